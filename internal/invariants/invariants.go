@@ -1,0 +1,97 @@
+// Package invariants holds checks and crash points that builds with the tag
+// "invariants" turn on. Without the tag both cost nothing.
+package invariants
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Check panics with the message when ok is false, in builds with the tag
+// "invariants". A broken invariant is a bug, not an error.
+func Check(ok bool, format string, args ...any) {
+	if Enabled && !ok {
+		panic("invariant: " + fmt.Sprintf(format, args...))
+	}
+}
+
+// Crash marks a named point of the protocol at which tests kill the process.
+// In builds with the tag "invariants" it kills the process there, without any
+// clean-up, if PAWL_CRASH names the point ("name", or "name:n" for the nth
+// time it is passed), or calls what Arm armed. Otherwise it does nothing.
+func Crash(name string) {
+	if !Enabled {
+		return
+	}
+	crash(name)
+}
+
+var points struct {
+	sync.Mutex
+	once  sync.Once
+	env   string // the point that PAWL_CRASH names
+	at    int    // how many more passes until it crashes
+	stop  bool   // SIGSTOP instead of SIGKILL
+	armed map[string]func()
+}
+
+func crash(name string) {
+	points.Lock()
+	points.once.Do(func() {
+		spec := os.Getenv("PAWL_CRASH")
+		// "stop=name:n" freezes the process at the point instead.
+		spec, points.stop = strings.CutPrefix(spec, "stop=")
+		var n string
+		var ok bool
+		points.env, n, ok = strings.Cut(spec, ":")
+		points.at = 1
+		if ok {
+			v, err := strconv.Atoi(n)
+			if err != nil || v < 1 {
+				panic("PAWL_CRASH=" + spec + ": want NAME or NAME:N")
+			}
+			points.at = v
+		}
+	})
+	kill := false
+	if points.env == name {
+		points.at--
+		kill = points.at == 0
+	}
+	fn := points.armed[name]
+	points.Unlock()
+
+	if kill {
+		sig := syscall.SIGKILL
+		if points.stop {
+			sig = syscall.SIGSTOP
+		}
+		_ = syscall.Kill(os.Getpid(), sig)
+		if sig == syscall.SIGKILL {
+			select {} // the signal is on its way
+		}
+	}
+	if fn != nil {
+		fn()
+	}
+}
+
+// Arm makes fn run at each pass of the named point, until the function it
+// returns is called.
+func Arm(name string, fn func()) (disarm func()) {
+	points.Lock()
+	defer points.Unlock()
+	if points.armed == nil {
+		points.armed = make(map[string]func())
+	}
+	points.armed[name] = fn
+	return func() {
+		points.Lock()
+		defer points.Unlock()
+		delete(points.armed, name)
+	}
+}

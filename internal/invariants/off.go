@@ -1,0 +1,6 @@
+//go:build !invariants
+
+package invariants
+
+// Enabled says whether checks and crash points are compiled in.
+const Enabled = false
