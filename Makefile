@@ -1,0 +1,77 @@
+# Everything that a change is checked with. CI runs .ci/run, which calls these.
+
+SHELL := /usr/bin/env bash -o pipefail
+.DEFAULT_GOAL := test
+
+# Virtual time needs synctests; checks and crash points need invariants.
+TAGS := synctests,invariants
+
+# Runs go test, and fails also when a test skipped for want of a tag.
+GOTEST := go run ./scripts/gotest
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# The packages in which goroutines meet, those of them that exist.
+CONCURRENT := $(addprefix ./,$(sort $(dir $(wildcard \
+	*.go topic/*.go store/*.go broker/*.go consumer/*.go messaging/*.go consumertest/*.go \
+	internal/kafka/*.go internal/devbroker/*.go internal/changelog/*.go internal/checkpoint/*.go \
+	internal/admin/*.go internal/dashboard/*.go internal/sim/*.go))))
+
+# The packages whose tests use a real Kafka when PAWL_TEST_KAFKA says where one is.
+KAFKA := $(addprefix ./,$(sort $(dir $(shell grep -rl --include='*.go' PAWL_TEST_KAFKA . | sed 's|^\./||'))))
+
+FUZZTIME ?= 10s
+BENCHTIME ?= 1s
+SOAKTIME ?= 2h
+
+.PHONY: help test plain race lint kafka kafka-stop kafka-test bench fuzz soak cover
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+test: ## all tests, in virtual time where they can be
+	@$(GOTEST) -tags $(TAGS) ./...
+
+plain: ## all tests as a user of the library runs them, without tags
+	@go test ./...
+
+race: ## the concurrent packages under the race detector
+	@$(GOTEST) -race -timeout 20m -tags $(TAGS) $(CONCURRENT)
+
+lint: ## formatting, go vet and staticcheck, with and without tags
+	@unformatted=$$(gofmt -l .) && [[ -z $$unformatted ]] || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	go vet -tags $(TAGS) ./...
+	go run $(STATICCHECK) ./...
+	go run $(STATICCHECK) -tags $(TAGS) ./...
+
+kafka: ## start a real Kafka on loopback and print its address
+	@scripts/kafka start
+
+kafka-stop: ## stop it, and delete its data
+	@scripts/kafka stop
+
+# One package at a time (-p 1): they share the node, and some restart it.
+kafka-test: ## the suites that run on a real Kafka too
+	@if [[ -z "$(KAFKA)" ]]; then echo "no package has tests for a real Kafka"; \
+	else scripts/kafka run -- $(GOTEST) -count=1 -p 1 -timeout 20m -tags $(TAGS) $(KAFKA); fi
+
+bench: ## all benchmarks
+	@go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+
+fuzz: ## each fuzz target for FUZZTIME
+	@grep -rho --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . >/dev/null || { echo "no fuzz targets"; exit 1; }
+	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\).*|\1 \2|' | sort -u | \
+	while read -r dir target; do \
+		echo "$$dir $$target"; \
+		go test -tags $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null || exit 1; \
+	done
+
+soak: ## the seeded suites, over and over with new seeds, for SOAKTIME
+	@[[ -d internal/sim ]] || { echo "internal/sim is not there yet"; exit 1; }
+	PAWL_SOAK=$(SOAKTIME) go test -count=1 -timeout 0 -tags $(TAGS) ./internal/sim/...
+
+cover: ## coverage of all packages by all tests, in coverage.html
+	@go test -tags $(TAGS) -coverpkg ./... -coverprofile coverage.out ./...
+	@go tool cover -html coverage.out -o coverage.html
+	@go tool cover -func coverage.out | tail -n 1
