@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 )
 
@@ -21,14 +22,14 @@ type Cluster struct {
 
 	// TLS, when set, encrypts every connection. The server name is taken from
 	// the address of each broker unless it is set here.
-	TLS *tls.Config
+	TLS *tls.Config `json:"-"`
 
 	// SASL, when its mechanism is set, authenticates every connection.
 	SASL SASL
 
 	// Dial opens the connections, in place of the operating system's network
 	// and below TLS. The in-process broker is reached by it.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial func(ctx context.Context, network, address string) (net.Conn, error) `json:"-"`
 }
 
 // The SASL mechanisms.
@@ -38,11 +39,14 @@ const (
 	ScramSHA512 = "SCRAM-SHA-512"
 )
 
-// SASL names who connects. Its password appears in no log and no error.
+// SASL names who connects. Its password appears in no log, no error and no
+// JSON. Package fmt prints what is in an unexported field without asking it, so
+// a struct that keeps a SASL or a Cluster in one must have a String method of
+// its own.
 type SASL struct {
 	Mechanism string // Plain, ScramSHA256 or ScramSHA512; empty for none
 	Username  string
-	Password  string
+	Password  string `json:"-"`
 }
 
 // Validate reports everything that is wrong with the cluster's settings.
@@ -52,7 +56,7 @@ func (c Cluster) Validate() error {
 		errs = append(errs, errors.New("no brokers are named"))
 	}
 	for _, b := range c.Brokers {
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+		if !validAddress(b) {
 			errs = append(errs, fmt.Errorf("broker %q: want HOST:PORT", b))
 		}
 	}
@@ -75,6 +79,15 @@ func (c Cluster) Validate() error {
 		errs = append(errs, fmt.Errorf("SASL mechanism %q: want %s, %s or %s", c.SASL.Mechanism, Plain, ScramSHA256, ScramSHA512))
 	}
 	return errors.Join(errs...)
+}
+
+func validAddress(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || strings.ContainsAny(host, " \t\r\n/@,") {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // String names the brokers and how they are reached, without any secret.

@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -39,11 +40,18 @@ func (e Envelope) Message() (msg any, ok bool, err error) {
 	if e.Value == nil {
 		return nil, false, nil
 	}
+	if e.Topic == nil || e.Topic.decode == nil {
+		return nil, false, e.decodeError(errors.New("the envelope names no topic, and so no codec"))
+	}
 	msg, err = e.Topic.decode(e.Value)
 	if err != nil {
-		return nil, false, &DecodeError{Topic: e.TopicName(), Partition: e.Partition, Offset: e.Offset, Err: err}
+		return nil, false, e.decodeError(err)
 	}
 	return msg, true, nil
+}
+
+func (e Envelope) decodeError(err error) error {
+	return &DecodeError{Topic: e.TopicName(), Partition: e.Partition, Offset: e.Offset, Err: err}
 }
 
 // DecodeError says which message could not be decoded, and why.

@@ -2,6 +2,7 @@ package topic
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -33,12 +34,14 @@ func NewPublisher(sink func(Out) error) *Publisher { return &Publisher{sink: sin
 // or a publisher used outside its call is answered with an error.
 // [Of.Publish] does the same with the type checked by the compiler.
 func (p *Publisher) Publish(msg any, to *Description, opts ...PublishOption) error {
+	if to == nil || to.encode == nil {
+		return errors.New("publish: no topic is given; one is made by New, JSON, String or Bytes")
+	}
 	if msg == nil {
 		return errors.New("publish to " + to.name + ": a nil message; PublishTombstone publishes a null value")
 	}
 	out := Out{Topic: to, Partition: -1}
-	buf := p.reserve()
-	key, keyed, err := to.key(buf, msg)
+	key, keyed, err := to.key(p.reserve(), msg)
 	if err != nil {
 		return &EncodeError{Topic: to.name, Err: err}
 	}
@@ -71,6 +74,9 @@ func (p *Publisher) send(out Out, opts []PublishOption) error {
 	for _, opt := range opts {
 		opt(&out)
 	}
+	if out.Partition < -1 {
+		return fmt.Errorf("publish to %s: there is no partition %d", out.Topic.name, out.Partition)
+	}
 	return p.sink(out)
 }
 
@@ -88,10 +94,18 @@ func (p *Publisher) reserve() []byte {
 }
 
 // keep returns b, which was appended to a reserved slice, as a slice that
-// nothing else shares.
+// nothing else shares. It is never nil, whatever a codec returned: a null
+// value deletes its key, and is published by PublishTombstone alone.
 func (p *Publisher) keep(b []byte) []byte {
-	if cap(b) == cap(p.chunk) { // still in the chunk: carve it off
+	switch {
+	case b == nil:
+		return []byte{}
+	case cap(b) == cap(p.chunk): // still in the chunk: carve it off
 		p.chunk = p.chunk[len(b):cap(p.chunk)][:0]
+	case len(b) < chunkSize/4:
+		// It outgrew what is left of the chunk, and the next one of its size
+		// would again.
+		p.chunk = nil
 	}
 	return b[:len(b):len(b)]
 }

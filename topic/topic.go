@@ -1,8 +1,10 @@
 package topic
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"strings"
 )
 
@@ -51,8 +53,14 @@ func (d *Description) String() string { return d.name }
 // messages: [Partitions], [Compacted], [Set], [Configured].
 type Setting func(*Description)
 
-// Partitions sets how many partitions the topic is created with.
-func Partitions(n int) Setting { return func(d *Description) { d.partitions = n } }
+// Partitions sets how many partitions the topic is created with, in place of
+// the broker's default.
+func Partitions(n int) Setting {
+	if n < 1 {
+		panic(fmt.Sprintf("pawl: a topic can't have %d partitions", n))
+	}
+	return func(d *Description) { d.partitions = n }
+}
 
 // Compacted makes the topic, when Pawl creates it, keep the last message of
 // each key for ever, and any other only until it is compacted away.
@@ -73,7 +81,13 @@ func Configured(name, value string) Setting {
 // Set declares that the topic belongs to the named co-partitioned set. Topics
 // of one set have equal numbers of partitions, and partition n of each is
 // consumed by the same shard, which is how messages of several topics meet.
-func Set(name string) Setting { return func(d *Description) { d.set = name } }
+// The set's name becomes part of the names of topics, and must be fit for it.
+func Set(name string) Setting {
+	if err := CheckName(name); err != nil {
+		panic("pawl: co-partitioned set: " + err.Error())
+	}
+	return func(d *Description) { d.set = name }
+}
 
 // An Option is what [New] and [JSON] take: [KeyedBy]. Settings, which do not
 // depend on the type of the messages, are given by [Of.With].
@@ -104,6 +118,9 @@ type Of[T any] struct {
 func New[T any](name string, codec Codec[T], opts ...Option[T]) Of[T] {
 	if err := CheckName(name); err != nil {
 		panic("pawl: " + err.Error())
+	}
+	if codec == nil {
+		panic("pawl: topic " + name + " has no codec")
 	}
 	o := Of[T]{Description: &Description{name: name}, codec: codec}
 	for _, opt := range opts {
@@ -139,11 +156,11 @@ func (o Of[T]) With(settings ...Setting) Of[T] {
 
 // erase fills the functions of the description that work without the type.
 func (o *Of[T]) erase() {
-	codec, keyOf, name := o.codec, o.key, o.name
+	codec, keyOf := o.codec, o.key
 	cast := func(msg any) (T, error) {
 		t, ok := msg.(T)
 		if !ok {
-			return t, fmt.Errorf("topic %s takes messages of type %T, not %T", name, t, msg)
+			return t, fmt.Errorf("it takes messages of type %v, not %T", reflect.TypeFor[T](), msg)
 		}
 		return t, nil
 	}
@@ -168,14 +185,20 @@ func (o *Of[T]) erase() {
 }
 
 // Message decodes the value of e, an envelope of this topic. A null value is
-// a tombstone, for which ok is false. The message is the caller's to keep.
+// a tombstone, for which ok is false. The message is the caller's to keep. An
+// envelope of a topic of another name is an error: in many encodings its value
+// would decode, into a message with nothing in it.
 func (o Of[T]) Message(e Envelope) (msg T, ok bool, err error) {
+	if e.Topic != nil && e.Topic != o.Description && e.Topic.name != o.name {
+		return msg, false, e.decodeError(fmt.Errorf("it is not a message of topic %s", o.name))
+	}
 	if e.Value == nil {
 		return msg, false, nil
 	}
 	msg, err = o.codec.Decode(e.Value)
 	if err != nil {
-		return msg, false, &DecodeError{Topic: e.TopicName(), Partition: e.Partition, Offset: e.Offset, Err: err}
+		var zero T
+		return zero, false, e.decodeError(err)
 	}
 	return msg, true, nil
 }
@@ -207,7 +230,7 @@ func (p Partition) Compare(q Partition) int {
 	if c := strings.Compare(p.Topic, q.Topic); c != 0 {
 		return c
 	}
-	return int(p.Number) - int(q.Number)
+	return cmp.Compare(p.Number, q.Number)
 }
 
 // NameMax is the length in bytes of the longest topic name that Kafka takes.
