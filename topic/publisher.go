@@ -71,13 +71,22 @@ func publish[T any](p *Publisher, o Of[T], msg T, opts []PublishOption) error {
 }
 
 func (p *Publisher) send(out Out, opts []PublishOption) error {
-	for _, opt := range opts {
-		opt(&out)
+	if len(opts) > 0 {
+		out = changed(out, opts)
 	}
 	if out.Partition < -1 {
 		return fmt.Errorf("publish to %s: there is no partition %d", out.Topic.name, out.Partition)
 	}
 	return p.sink(out)
+}
+
+// changed is apart from send because what options point at is allocated, and
+// most messages have none.
+func changed(out Out, opts []PublishOption) Out {
+	for _, opt := range opts {
+		opt(&out)
+	}
+	return out
 }
 
 // chunkSize is how much memory is taken at once for encoded messages. A
