@@ -1,0 +1,200 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// database is Pebble as the rest of the package sees it: reads from any
+// goroutine at any time, also while it closes. A read is counted in while it is
+// inside Pebble and not a moment longer, so that Close waits for Pebble alone,
+// never for the code that uses what was read: a scan whose loop body hangs
+// finds at its next step that the database is closed.
+type database struct {
+	dir string
+	db  *pebble.DB
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		inside int           // reads that are inside Pebble
+		idle   chan struct{} // closed when the last one leaves a closed database
+		open   map[io.Closer]struct{}
+	}
+}
+
+func newDatabase(dir string, db *pebble.DB) *database {
+	d := &database{dir: dir, db: db}
+	d.mu.idle = make(chan struct{})
+	d.mu.open = make(map[io.Closer]struct{})
+	return d
+}
+
+func (d *database) enter() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.closed {
+		return ErrClosed
+	}
+	d.mu.inside++
+	return nil
+}
+
+func (d *database) exit() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.inside--
+	if d.mu.closed && d.mu.inside == 0 {
+		close(d.mu.idle)
+	}
+}
+
+// closeReads ends all reads: those inside Pebble are waited for, iterators and
+// snapshots that are still open are closed, later ones answer ErrClosed.
+func (d *database) closeReads() error {
+	d.mu.Lock()
+	d.mu.closed = true
+	busy := d.mu.inside > 0
+	d.mu.Unlock()
+	if busy {
+		<-d.mu.idle
+	}
+	// Nothing enters any more, so the set is ours. Iterators go before the
+	// snapshots that they may read.
+	var errs []error
+	for c := range d.mu.open {
+		if _, ok := c.(*pebble.Snapshot); !ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	for c := range d.mu.open {
+		if s, ok := c.(*pebble.Snapshot); ok {
+			errs = append(errs, s.Close())
+		}
+	}
+	d.mu.open = nil
+	return errors.Join(errs...)
+}
+
+// keep enters an iterator or a snapshot into the set that closeReads closes.
+// The caller is inside.
+func (d *database) keep(c io.Closer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.open[c] = struct{}{}
+}
+
+// release closes what keep entered, unless closeReads has.
+func (d *database) release(c io.Closer) error {
+	if d.enter() != nil {
+		return nil
+	}
+	defer d.exit()
+	d.mu.Lock()
+	delete(d.mu.open, c)
+	d.mu.Unlock()
+	return c.Close()
+}
+
+// get appends the stored value of a key to dst.
+func (d *database) get(from pebble.Reader, key, dst []byte) (val []byte, ok bool, err error) {
+	if err := d.enter(); err != nil {
+		return nil, false, err
+	}
+	defer d.exit()
+	v, closer, err := from.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, d.readError(err)
+	}
+	val = append(dst, v...)
+	return val, true, closer.Close()
+}
+
+// snapshot fixes the committed state until it is released.
+func (d *database) snapshot() (*pebble.Snapshot, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.exit()
+	s := d.db.NewSnapshot()
+	d.keep(s)
+	return s, nil
+}
+
+func (d *database) readError(err error) error {
+	if pebble.IsCorruptionError(err) {
+		return fmt.Errorf("read database %s: %w: %w", d.dir, ErrCorrupt, err)
+	}
+	return fmt.Errorf("read database %s: %w", d.dir, err)
+}
+
+// A cursor goes over stored keys in order, in either direction. What it stands
+// on is copied, so that it outlives the database's closing.
+type cursor struct {
+	d        *database
+	it       *pebble.Iterator
+	reverse  bool
+	ok       bool
+	key, val []byte
+}
+
+// newCursor stands on the first key within the bounds.
+func (d *database) newCursor(from pebble.Reader, lower, upper []byte, reverse bool) (*cursor, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.exit()
+	it, err := from.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, d.readError(err)
+	}
+	d.keep(it)
+	c := &cursor{d: d, it: it, reverse: reverse}
+	if reverse {
+		c.ok = it.Last()
+	} else {
+		c.ok = it.First()
+	}
+	if err := c.load(); err != nil {
+		return nil, errors.Join(err, d.release(it))
+	}
+	return c, nil
+}
+
+func (c *cursor) advance() error {
+	if err := c.d.enter(); err != nil {
+		return err
+	}
+	defer c.d.exit()
+	if c.reverse {
+		c.ok = c.it.Prev()
+	} else {
+		c.ok = c.it.Next()
+	}
+	return c.load()
+}
+
+func (c *cursor) load() error {
+	if !c.ok {
+		if err := c.it.Error(); err != nil {
+			return c.d.readError(err)
+		}
+		return nil
+	}
+	v, err := c.it.ValueAndErr()
+	if err != nil {
+		return c.d.readError(err)
+	}
+	c.key = append(c.key[:0], c.it.Key()...)
+	c.val = append(c.val[:0], v...)
+	return nil
+}
+
+func (c *cursor) close() error { return c.d.release(c.it) }

@@ -1,0 +1,564 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/pawlstream/pawl/internal/invariants"
+)
+
+// Config says what Open opens and how.
+type Config struct {
+	// Dir is the database's directory. It is made if it isn't there.
+	Dir string
+	// Options tune it.
+	Options Options
+	// Budget is the memory that the process's databases share. Nil makes a
+	// small one for this database alone.
+	Budget *Budget
+	// Logger hears of what the storage library does. Nil means slog.Default.
+	Logger *slog.Logger
+	// OnDiskFull is called with full when a write begins to wait for space, and
+	// without when the last one has gone on. path and err are those of a write
+	// that waits. It is called from whatever goroutine writes, and must not
+	// call back.
+	OnDiskFull func(full bool, path string, err error)
+	// OnFatal is called, from a goroutine of its own, when the storage library
+	// met what it can't go on after. The database is marked for discard on disk
+	// by then, and answers ErrFatal to its owner.
+	OnFatal func(error)
+
+	fs vfs.FS // tests' own; nil is the operating system's
+}
+
+func (c Config) withDefaults() Config {
+	c.Options = c.Options.withDefaults()
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.OnFatal == nil {
+		c.OnFatal = func(error) {}
+	}
+	if c.fs == nil {
+		c.fs = vfs.Default
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Dir == "" {
+		errs = append(errs, errors.New("no directory"))
+	}
+	errs = append(errs, c.Options.validate())
+	return errors.Join(errs...)
+}
+
+// Owner is what the one goroutine that owns a shard's database may do with it.
+// The shard's code sees only the Transaction and the DB. No two methods run at
+// once, Fence and Interrupt apart, which any goroutine may call at any time.
+//
+//	   Open ──► NewLoader … Commit (restore) ──► ┐
+//	┌────────────────────────────────────────────┘
+//	└► Transaction is written ──► Seal ──► Apply ──► and again ──► Close
+//	                        └───── or ──► Abort
+type Owner struct {
+	config Config
+	d      *database
+	disk   *disk
+	budget *Budget // ours to close, if the database has one of its own
+	size   int64   // of a memtable, taken from the budget
+	db     DB
+	tx     *Transaction
+	batch  *pebble.Batch
+	meta   []byte
+
+	discarded bool
+	sealed    bool
+	changes   []Change
+	stalled   bool // a write never came back after a fatal error
+	closed    bool
+
+	fatal struct {
+		sync.Mutex
+		err  error
+		met  chan struct{}  // closed with the first
+		told sync.WaitGroup // the call of OnFatal
+	}
+
+	unflushed struct {
+		bytes int64
+		since time.Time
+	}
+}
+
+// A Change is one key that a transaction changed, as it is stored and as it is
+// logged. A nil Value is a delete.
+type Change struct{ Key, Value []byte }
+
+// pebbleFormat is the format of the files on disk. Raising it needs a release
+// that has read the new one before.
+const pebbleFormat = pebble.FormatValueSeparation
+
+// Open opens the database in a directory, or makes a new one. One that is
+// marked for discard is removed first: see Discarded.
+func Open(c Config) (*Owner, error) {
+	c = c.withDefaults()
+	o, err := open(c)
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", c.Dir, err)
+	}
+	return o, nil
+}
+
+func open(c Config) (_ *Owner, err error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	o := &Owner{config: c}
+	o.fatal.met = make(chan struct{})
+	o.disk = newDisk(c.fs, c.Dir, c.OnDiskFull)
+	if err := c.fs.MkdirAll(c.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	if o.discarded, err = isMarked(c.fs, c.Dir); err != nil {
+		return nil, err
+	}
+	if o.discarded {
+		c.Logger.Warn("database is marked for discard and begins empty", "dir", c.Dir)
+		if err := discard(c.fs, c.Dir); err != nil {
+			return nil, err
+		}
+		if err := c.fs.MkdirAll(c.Dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+
+	budget := c.Budget
+	if budget == nil {
+		budget = NewBudget(budgetDefault)
+		budget.Expect(1)
+		o.budget = budget
+	}
+	defer func() {
+		if err != nil {
+			if o.size > 0 {
+				budget.giveBack(o.size)
+			}
+			o.closeBudget()
+		}
+	}()
+	if o.size, err = budget.take(c.Options.MemTableSize); err != nil {
+		return nil, err
+	}
+
+	opts := o.pebbleOptions(budget)
+	if err := checkVersion(c, opts); err != nil {
+		return nil, err
+	}
+	db, err := pebble.Open(c.Dir, opts)
+	if e := o.fatalError(); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, openError(err)
+	}
+	o.d = newDatabase(c.Dir, db)
+	o.db.o = o
+	o.tx = newTransaction(o.d, db, c.Options.TableCache)
+	o.batch = db.NewBatch()
+	if err := o.readOwn(); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return o, nil
+}
+
+// readOwn reads the position, and gives a new database its version. Neither is
+// on disk before the first flush, and without it the database is new again.
+func (o *Owner) readOwn() (err error) {
+	if o.meta, err = o.d.own(keyMeta); err != nil {
+		return err
+	}
+	version, err := o.d.own(keyVersion)
+	if err != nil || version != nil {
+		return err
+	}
+	return o.d.db.Set(keyVersion, binary.AppendUvarint(nil, formatVersion), pebble.NoSync)
+}
+
+// checkVersion reads the version of a database that exists, without a change
+// to it, and refuses one newer than ours.
+func checkVersion(c Config, opts *pebble.Options) error {
+	desc, err := pebble.Peek(c.Dir, c.fs)
+	if err != nil {
+		return openError(err)
+	}
+	if !desc.Exists {
+		return nil
+	}
+	if desc.FormatMajorVersion > pebbleFormat {
+		return fmt.Errorf("%w: its files have version %d, this program knows %d", ErrNewerFormat, desc.FormatMajorVersion, pebbleFormat)
+	}
+	ro := *opts
+	ro.ReadOnly = true
+	ro.FormatMajorVersion = desc.FormatMajorVersion
+	db, err := pebble.Open(c.Dir, &ro)
+	if err != nil {
+		return openError(err)
+	}
+	d := newDatabase(c.Dir, db)
+	b, err := d.own(keyVersion)
+	if err := errors.Join(err, db.Close()); err != nil {
+		return openError(err)
+	}
+	if b == nil {
+		return nil // a crash came before its first flush
+	}
+	v, w := binary.Uvarint(b)
+	if w != len(b) {
+		return fmt.Errorf("%w: its version is %x", ErrCorrupt, b)
+	}
+	if v > formatVersion {
+		return fmt.Errorf("%w: version %d, this program knows %d", ErrNewerFormat, v, formatVersion)
+	}
+	return nil
+}
+
+func openError(err error) error {
+	switch {
+	case isLocked(err):
+		return fmt.Errorf("%w: %w", ErrInUse, err)
+	case pebble.IsCorruptionError(err):
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	default:
+		return err
+	}
+}
+
+func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
+	c := o.config.Options
+	p := &pebble.Options{
+		FS:                          o.disk,
+		Logger:                      pebbleLogger{o},
+		Cache:                       b.cache,
+		DisableWAL:                  true, // the changelog is the log
+		FormatMajorVersion:          pebbleFormat,
+		MemTableSize:                uint64(o.size),
+		MemTableStopWritesThreshold: memTables,
+		// Writes stop at the memtables' limit alone: a shard that restores
+		// outruns its compactions for a while, and catches up after.
+		L0CompactionThreshold: 4,
+		L0StopWritesThreshold: 1000,
+		LBaseMaxBytes:         64 << 20,
+		MaxOpenFiles:          1000,
+		// One compaction at a time for each database: there are many.
+		CompactionConcurrencyRange: func() (int, int) { return 1, 2 },
+	}
+	p.Experimental.FileCacheShards = 1
+	p.EventListener = &pebble.EventListener{
+		BackgroundError: o.backgroundError,
+		// The default would end the process. The read that met it gets an error.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			o.config.Logger.Error("database is corrupt", "dir", o.config.Dir, "what", info.String())
+		},
+	}
+	profile := block.SnappyCompression
+	if c.Compression == NoCompression {
+		profile = block.NoCompression
+	}
+	p.ApplyCompressionSettings(func() pebble.DBCompressionSettings {
+		return pebble.UniformDBCompressionSettings(profile)
+	})
+	for i := range p.Levels {
+		p.Levels[i].BlockSize = c.BlockSize
+		if c.FilterBits > 0 {
+			p.Levels[i].FilterPolicy = bloom.FilterPolicy(c.FilterBits)
+		}
+	}
+	return p
+}
+
+// DB returns the database as everyone may read it.
+func (o *Owner) DB() *DB { return &o.db }
+
+// Transaction returns the open transaction. There is always one, the same.
+func (o *Owner) Transaction() *Transaction { return o.tx }
+
+// Meta returns the position that was written with the last change; nil for a
+// new database.
+func (o *Owner) Meta() []byte { return o.meta }
+
+// Discarded reports whether Open found the database marked for discard, and
+// removed what was in it.
+func (o *Owner) Discarded() bool { return o.discarded }
+
+// Seal ends the writing of a transaction and returns what it changed: one
+// Change per key, in the order of stored keys. They are valid, and writes
+// answer ErrSealed, until Apply or Abort.
+func (o *Owner) Seal() ([]Change, error) {
+	if err := o.usable(); err != nil {
+		return nil, err
+	}
+	if o.sealed {
+		return o.changes, nil
+	}
+	changes, err := o.tx.seal()
+	if err != nil {
+		return nil, fmt.Errorf("seal transaction of %s: %w", o.config.Dir, err)
+	}
+	o.tx.setState(stateSealed)
+	o.sealed, o.changes = true, changes
+	return changes, nil
+}
+
+// Apply writes the sealed changes, and the position that they lead to, to the
+// database in one batch. The shard has committed them. The transaction is empty
+// again, and tables keep what they have decoded. It reaches the disk with a
+// later flush: until then a crash takes the database back, state and position
+// together.
+func (o *Owner) Apply(meta []byte) error {
+	if err := o.usable(); err != nil {
+		return err
+	}
+	if !o.sealed {
+		if len(o.tx.used) > 0 || len(o.tx.raw) > 0 {
+			if _, err := o.Seal(); err != nil {
+				return err
+			}
+		}
+	}
+	for i, c := range o.changes {
+		if invariants.Enabled && i > 0 {
+			invariants.Check(bytes.Compare(o.changes[i-1].Key, c.Key) < 0, "sealed keys %x, %x out of order", o.changes[i-1].Key, c.Key)
+		}
+		var err error
+		if c.Value == nil {
+			err = o.batch.Delete(c.Key, nil)
+		} else {
+			err = o.batch.Set(c.Key, c.Value, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
+		}
+	}
+	if err := o.batch.Set(keyMeta, meta, nil); err != nil {
+		return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
+	}
+	invariants.Crash("store-apply")
+	if err := o.write(o.batch, meta); err != nil {
+		return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
+	}
+	o.batch = o.d.db.NewBatchWithSize(batchSize)
+	o.reopen(true)
+	return nil
+}
+
+// batchSize is what a new batch has room for before it grows.
+const batchSize = 64 << 10
+
+// Abort forgets what the transaction has written, and what its tables have
+// decoded of the keys that it touched. After a fence it does nothing: a Consume
+// that was given up may still be writing, to be forgotten with the Owner.
+func (o *Owner) Abort() {
+	if o.usable() != nil {
+		return
+	}
+	o.reopen(false)
+}
+
+func (o *Owner) reopen(committed bool) {
+	o.tx.clear(committed)
+	o.sealed, o.changes = false, nil
+	o.tx.clearState(stateSealed)
+}
+
+// SetMeta writes the position alone, which has moved past records that change
+// nothing.
+func (o *Owner) SetMeta(meta []byte) error {
+	if err := o.usable(); err != nil {
+		return err
+	}
+	b := o.d.db.NewBatch()
+	if err := b.Set(keyMeta, meta, nil); err != nil {
+		return fmt.Errorf("set position of %s: %w", o.config.Dir, err)
+	}
+	if err := o.write(b, meta); err != nil {
+		return fmt.Errorf("set position of %s: %w", o.config.Dir, err)
+	}
+	return nil
+}
+
+// write gives one batch to the storage library, without a sync. The batch is
+// used up.
+func (o *Owner) write(b *pebble.Batch, meta []byte) error {
+	if err := o.usable(); err != nil {
+		return err
+	}
+	size := int64(b.Len())
+	// A write may have to wait for a memtable, and so for the disk. A fatal
+	// error meanwhile would leave it waiting for ever.
+	err := o.inside(func() error { return b.Commit(pebble.NoSync) })
+	if err != nil {
+		return err
+	}
+	if err := b.Close(); err != nil {
+		return err
+	}
+	o.meta = bytes.Clone(meta)
+	if o.unflushed.bytes == 0 {
+		o.unflushed.since = time.Now()
+	}
+	o.unflushed.bytes += size
+	return nil
+}
+
+// inside runs a call into the storage library that may wait for the disk, and
+// gives up on it after a fatal error.
+func (o *Owner) inside(call func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	select {
+	case err := <-done:
+		if e := o.ended(); e != nil {
+			return e
+		}
+		return err
+	case <-o.fatal.met:
+		o.stalled = true
+		return o.fatalError()
+	}
+}
+
+// ended says why the database is of no more use, if it isn't.
+func (o *Owner) ended() error {
+	if err := o.fatalError(); err != nil {
+		return err
+	}
+	if o.disk.isFrozen() {
+		return ErrInterrupted
+	}
+	return nil
+}
+
+// usable says why the owner can't go on, if it can't.
+func (o *Owner) usable() error {
+	if o.closed {
+		return ErrClosed
+	}
+	if err := o.ended(); err != nil {
+		return err
+	}
+	return o.tx.fenced()
+}
+
+// Flush writes what is only in memory to disk, and waits until it is durable:
+// what Meta said before the call survives a crash.
+func (o *Owner) Flush() error {
+	if o.closed {
+		return ErrClosed
+	}
+	if err := o.flush(); err != nil {
+		return fmt.Errorf("flush database %s: %w", o.config.Dir, err)
+	}
+	return nil
+}
+
+func (o *Owner) flush() error {
+	if err := o.ended(); err != nil {
+		return err
+	}
+	if o.unflushed.bytes == 0 {
+		return nil
+	}
+	if err := o.inside(o.d.db.Flush); err != nil {
+		return err
+	}
+	o.unflushed.bytes, o.unflushed.since = 0, time.Time{}
+	return nil
+}
+
+// Unflushed returns how much has been written since the last Flush, and when
+// the first of it was: what a crash would have the shard replay, at most. (The
+// storage library flushes a full memtable by itself, which isn't counted off.)
+func (o *Owner) Unflushed() (bytes int64, since time.Time) {
+	return o.unflushed.bytes, o.unflushed.since
+}
+
+// Fence makes every read and write of the transaction, and of the DB, return
+// ErrFenced from now on, also in a Consume that still runs. Flush and Close go
+// on: what has been applied was committed. It may be called from any goroutine.
+func (o *Owner) Fence() { o.tx.setState(stateFenced) }
+
+// Interrupt makes Flush, Apply and Close stop waiting for disk space, now and
+// later. Those that would wait return ErrInterrupted, and the database stands
+// on disk as if power had been cut: at some position, with the state of that
+// position. It may be called from any goroutine.
+func (o *Owner) Interrupt() { o.disk.interrupt() }
+
+// Close flushes the database and closes it. Reads that are under way end first,
+// those of iterators that are still open with ErrClosed. An error says that the
+// database may have lost what was not flushed before; it is closed all the
+// same. A second Close does nothing.
+func (o *Owner) Close() error {
+	if o.closed {
+		return nil
+	}
+	err := o.flush()
+	if err != nil {
+		err = fmt.Errorf("flush: %w", err)
+	}
+	return o.close(err)
+}
+
+// CloseWithoutFlush closes the database and leaves on disk what the last flush
+// left there.
+func (o *Owner) CloseWithoutFlush() error {
+	if o.closed {
+		return nil
+	}
+	return o.close(nil)
+}
+
+func (o *Owner) close(before error) error {
+	o.closed = true
+	o.tx.setState(stateClosed)
+	err := errors.Join(before, o.d.closeReads())
+	if o.fatalError() != nil {
+		o.disk.freeze()
+	}
+	if !o.stalled {
+		// After a fatal error, closing may find that a background job never
+		// ended. The process is about to.
+		err = errors.Join(err, o.batch.Close())
+		frozen := o.disk.isFrozen()
+		e := o.d.db.Close()
+		if !frozen {
+			err = errors.Join(err, e)
+		}
+	}
+	o.fatal.told.Wait()
+	if o.config.Budget != nil {
+		o.config.Budget.giveBack(o.size)
+	}
+	o.closeBudget()
+	if err != nil {
+		return fmt.Errorf("close database %s: %w", o.config.Dir, err)
+	}
+	return nil
+}
+
+func (o *Owner) closeBudget() {
+	if o.budget != nil {
+		o.budget.Close()
+	}
+}

@@ -1,0 +1,421 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"slices"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A Transaction is what a shard's code reads and writes. Its writes stay in
+// memory, in an overlay that its own reads look through, until the shard
+// commits; then they reach the changelog and the database all together. When it
+// aborts they are forgotten. It belongs to one goroutine at a time.
+//
+//	Put, Delete, Table.Update …        overlay, dirty table entries
+//	Owner.Seal                         one list of changes, in key order
+//	  to the changelog
+//	Owner.Apply                        the same list to the database
+//
+// There is always one open transaction; Apply and Abort make it empty again.
+type Transaction struct {
+	d     *database
+	from  pebble.Reader // the database, or a View's snapshot
+	state atomic.Uint32 // zero while it can be read and written
+
+	parent *Transaction // of a View: the shard's, whose fence is its own
+
+	raw     map[string]*rawChange
+	changes ordered[*rawChange]
+	rawSize int64
+
+	tables []tableState // by a table's index, nil until it is used
+	used   []tableState // those that are not nil, in the order of their keys
+	cache  tableCache
+
+	arena   arena
+	sorter  sorter
+	sealed  []Change
+	scratch []byte // for keys on their way to the database
+	stored  []byte // for values on their way from it
+	err     error  // what an iteration met first
+}
+
+// What a transaction's state says of it, as bits.
+const (
+	stateFenced = 1 << iota
+	stateSealed
+	stateReadOnly
+	stateClosed
+
+	stateUnreadable = stateFenced | stateClosed
+)
+
+// A rawChange is a raw key that the transaction has put or deleted.
+type rawChange struct {
+	key     []byte // as stored
+	val     []byte // as stored; nil if deleted
+	deleted bool
+}
+
+func (r *rawChange) storedKey() []byte { return r.key }
+
+// changeOverhead is what a change costs in memory beside its bytes, roughly.
+const changeOverhead = 96
+
+func newTransaction(d *database, from pebble.Reader, tableCacheLimit int64) *Transaction {
+	t := &Transaction{d: d, from: from, raw: make(map[string]*rawChange)}
+	t.changes.skip = 1
+	t.cache.limit = tableCacheLimit
+	return t
+}
+
+// readable says why the transaction can't be read, if it can't.
+func (t *Transaction) readable() error {
+	if s := t.state.Load(); s&stateUnreadable != 0 {
+		return stateError(s)
+	}
+	if t.parent != nil {
+		return t.parent.fenced()
+	}
+	return nil
+}
+
+// writable says why the transaction can't be written, if it can't.
+func (t *Transaction) writable() error {
+	if s := t.state.Load(); s != 0 {
+		return stateError(s)
+	}
+	return nil
+}
+
+func stateError(s uint32) error {
+	switch {
+	case s&stateFenced != 0:
+		return ErrFenced
+	case s&stateClosed != 0:
+		return ErrClosed
+	case s&stateReadOnly != 0:
+		return ErrReadOnly
+	default:
+		return ErrSealed
+	}
+}
+
+func (t *Transaction) setState(bits uint32)   { t.state.Or(bits) }
+func (t *Transaction) clearState(bits uint32) { t.state.And(^bits) }
+
+// Get returns a copy of a key's value, with the transaction's own writes seen.
+func (t *Transaction) Get(key []byte) (val []byte, ok bool, err error) {
+	if err := t.readable(); err != nil {
+		return nil, false, err
+	}
+	t.scratch = appendRawKey(t.scratch[:0], key)
+	if c, ok := t.raw[string(t.scratch)]; ok {
+		if c.deleted {
+			return nil, false, nil
+		}
+		val, err := decodePlain(c.val)
+		return append([]byte{}, val...), err == nil, err
+	}
+	return t.d.getRaw(t.from, t.scratch)
+}
+
+// getRaw returns a copy of the committed value under a raw key as stored.
+func (d *database) getRaw(from pebble.Reader, stored []byte) ([]byte, bool, error) {
+	b, ok, err := d.get(from, stored, nil)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	val, err := decodePlain(b)
+	if err != nil {
+		return nil, false, fmt.Errorf("read key %q of %s: %w: %w", stored[1:], d.dir, ErrCorrupt, err)
+	}
+	return val, true, nil
+}
+
+// Put sets a key's value. It copies both; a nil value is an empty one.
+func (t *Transaction) Put(key, val []byte) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	c := t.change(key)
+	t.rawSize += int64(1 + len(val) - len(c.val))
+	c.val = appendPlain(c.val[:0], val)
+	c.deleted = false
+	return nil
+}
+
+// Delete removes a key, whether or not it is there.
+func (t *Transaction) Delete(key []byte) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	c := t.change(key)
+	t.rawSize -= int64(len(c.val))
+	c.val, c.deleted = nil, true
+	return nil
+}
+
+// change returns the overlay's entry of a key, which may be a new one.
+func (t *Transaction) change(key []byte) *rawChange {
+	t.scratch = appendRawKey(t.scratch[:0], key)
+	c := t.raw[string(t.scratch)]
+	if c == nil {
+		c = &rawChange{key: bytes.Clone(t.scratch)}
+		t.raw[string(c.key)] = c
+		t.changes.add(c)
+		t.rawSize += int64(2*len(c.key)) + changeOverhead
+	}
+	return c
+}
+
+// DeleteRange removes every key from lo on, below hi; a nil hi is no bound. It
+// becomes one delete per key that is there, because a compacted changelog
+// keeps records by key and would forget what a range had covered.
+func (t *Transaction) DeleteRange(lo, hi []byte) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	var keys [][]byte
+	err := t.scan(&ReadOptions{Lower: lo, Upper: hi}, func(key, _ []byte) bool {
+		keys = append(keys, bytes.Clone(key))
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("delete range: %w", err)
+	}
+	for _, k := range keys {
+		if err := t.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Scan goes over the raw keys in order, with the transaction's own writes seen.
+// Key and value are valid until the next step. Whether a write that the loop
+// makes itself is seen by the rest of the scan is not said. An error ends the
+// sequence: Err has it then, and fails the message.
+func (t *Transaction) Scan(o *ReadOptions) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, val []byte) bool) {
+		if err := t.scan(o, yield); err != nil {
+			t.fail(fmt.Errorf("scan: %w", err))
+		}
+	}
+}
+
+// Count counts the keys that Scan would go over.
+func (t *Transaction) Count(o *ReadOptions) (n int, err error) {
+	err = t.scan(o, func(_, _ []byte) bool { n++; return true })
+	return n, err
+}
+
+func (t *Transaction) scan(o *ReadOptions, yield func(key, val []byte) bool) error {
+	lower, upper, o := rawBounds(o)
+	m := newMerge(t, &t.changes, lower, upper, o.Reverse)
+	n := 0
+	return m.run(func(stored, committed []byte, own *rawChange) (bool, error) {
+		val := committed
+		if own != nil {
+			if own.deleted {
+				return true, nil
+			}
+			// The loop may put the same key, which reuses the value's bytes.
+			t.stored = append(t.stored[:0], own.val...)
+			val = t.stored
+		}
+		val, err := decodePlain(val)
+		if err != nil {
+			return false, fmt.Errorf("key %q: %w: %w", stored[1:], ErrCorrupt, err)
+		}
+		n++
+		return yield(stored[1:], val) && n != o.Limit, nil
+	})
+}
+
+// rawBounds turns a scan's bounds into stored keys.
+func rawBounds(o *ReadOptions) (lower, upper []byte, _ *ReadOptions) {
+	if o == nil {
+		o = &ReadOptions{}
+	}
+	lower = appendRawKey(nil, o.Lower)
+	if o.Upper == nil {
+		return lower, []byte{spaceRaw + 1}, o
+	}
+	return lower, appendRawKey(nil, o.Upper), o
+}
+
+// Err returns the first error that an iteration of this transaction met. A
+// transaction that has one can't be committed.
+func (t *Transaction) Err() error { return t.err }
+
+func (t *Transaction) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// Size estimates the bytes that the transaction holds in memory.
+func (t *Transaction) Size() int64 { return t.rawSize + t.cache.held }
+
+// seal turns everything that the transaction has changed into one list, in the
+// order of stored keys: raw keys first, then table by table.
+func (t *Transaction) seal() ([]Change, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	out := t.sealed[:0]
+	for _, c := range t.changes.all(&t.sorter) {
+		if c.deleted {
+			out = append(out, Change{Key: c.key})
+		} else {
+			out = append(out, Change{c.key, c.val})
+		}
+	}
+	var err error
+	for _, s := range t.used {
+		if out, err = s.seal(out); err != nil {
+			return nil, err
+		}
+	}
+	t.sealed = out
+	return out, nil
+}
+
+// clear empties the transaction once its outcome is known.
+func (t *Transaction) clear(committed bool) {
+	clear(t.raw)
+	t.changes.reset()
+	t.rawSize = 0
+	clear(t.sealed)
+	t.sealed = t.sealed[:0]
+	for _, s := range t.used {
+		if committed {
+			s.committed()
+		} else {
+			s.aborted()
+		}
+	}
+	t.arena.reset()
+	t.cache.held = 0
+	t.err = nil
+	if excess := t.cache.excess(); excess > 0 {
+		t.evict(excess, 0)
+	}
+}
+
+// dropTables forgets all that tables keep, because the database has changed
+// below them.
+func (t *Transaction) dropTables() {
+	clear(t.tables)
+	t.used = nil
+	t.cache.used, t.cache.held = 0, 0
+}
+
+// addTable enters a table's state once the transaction meets the table.
+func (t *Transaction) addTable(index int, s tableState) {
+	if index >= len(t.tables) {
+		t.tables = append(t.tables, make([]tableState, index+1-len(t.tables))...)
+	}
+	t.tables[index] = s
+	at, _ := slices.BinarySearchFunc(t.used, s.keyPrefix(), func(s tableState, prefix []byte) int {
+		return bytes.Compare(s.keyPrefix(), prefix)
+	})
+	t.used = slices.Insert(t.used, at, s)
+}
+
+// evict lets go of so many bytes of clean table entries, or of what it finds
+// within so many looks; 0 looks is as many as it takes.
+func (t *Transaction) evict(excess int64, steps int) {
+	for range t.used {
+		if excess <= 0 {
+			return
+		}
+		s := t.used[t.cache.next%len(t.used)]
+		n := steps
+		if n == 0 {
+			n = 2 * s.size() // once round to see what is recent, once to take what is not
+		}
+		if excess -= s.evict(excess, n); excess > 0 {
+			t.cache.next++
+		}
+	}
+}
+
+// A merge goes over committed keys and the transaction's own together, in
+// order; the transaction's own stand in for committed ones.
+type merge[T changed] struct {
+	t       *Transaction
+	walk    *walk[T]
+	lower   []byte
+	upper   []byte
+	reverse bool
+}
+
+func newMerge[T changed](t *Transaction, own *ordered[T], lower, upper []byte, reverse bool) merge[T] {
+	m := merge[T]{t: t, lower: lower, upper: upper, reverse: reverse}
+	if t.readable() == nil {
+		m.walk = newWalk(own.sorted(&t.sorter), lower, upper, reverse)
+	}
+	return m
+}
+
+// run calls step for each key until it returns false: with the stored value if
+// the key is as committed, or with the transaction's own entry.
+func (m merge[T]) run(step func(stored, committed []byte, own T) (more bool, err error)) (err error) {
+	if err := m.t.readable(); err != nil {
+		return err
+	}
+	if m.upper != nil && bytes.Compare(m.lower, m.upper) >= 0 {
+		return nil
+	}
+	c, err := m.t.d.newCursor(m.t.from, m.lower, m.upper, m.reverse)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := c.close(); err == nil {
+			err = e
+		}
+	}()
+	var none T
+	for {
+		own, has := m.walk.head()
+		order := 0 // of the own key against the committed one
+		switch {
+		case !has && !c.ok:
+			return nil
+		case !has:
+			order = 1
+		case !c.ok:
+			order = -1
+		default:
+			order = bytes.Compare(own.storedKey(), c.key)
+			if m.reverse {
+				order = -order
+			}
+		}
+		var more bool
+		if order <= 0 {
+			more, err = step(own.storedKey(), nil, own)
+			m.walk.advance()
+		} else {
+			more, err = step(c.key, c.val, none)
+		}
+		if err != nil || !more {
+			return err
+		}
+		if err := m.t.readable(); err != nil {
+			return err
+		}
+		if order >= 0 {
+			if err := c.advance(); err != nil {
+				return err
+			}
+		}
+	}
+}
