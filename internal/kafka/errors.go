@@ -133,5 +133,3 @@ func Transient(err error) bool {
 	}
 	return errors.Is(err, kgo.ErrRecordTimeout) || errors.Is(err, kgo.ErrRecordRetries) || isConnectionLoss(err)
 }
-
-func isConnectionLoss(err error) bool { return false }

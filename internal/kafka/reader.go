@@ -1,0 +1,249 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pawlstream/pawl/topic"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// ReaderConfig says what a reader sees.
+type ReaderConfig struct {
+	Committed bool // only what is committed, or was not written in a transaction
+}
+
+// Reader reads partitions without a group and without transactions.
+type Reader struct {
+	reading
+	cancel context.CancelFunc
+}
+
+// NewReader returns a reader that reads nothing yet.
+func NewReader(cfg Config, rc ReaderConfig) (*Reader, error) {
+	cfg = cfg.withDefaults()
+	level := kgo.ReadUncommitted()
+	if rc.Committed {
+		level = kgo.ReadCommitted()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cl, err := cfg.newClient(ctx, append(readOptions(0, 0), kgo.FetchIsolationLevel(level))...)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	r := &Reader{cancel: cancel}
+	r.reading.init(cl)
+	return r, nil
+}
+
+// Close ends the reader; a Poll that runs returns ErrClosed.
+func (r *Reader) Close() {
+	r.cancel()
+	r.cl.Close()
+}
+
+const (
+	fetchMaxBytes          = 16 << 20
+	fetchMaxPartitionBytes = 1 << 20
+)
+
+func readOptions(maxBytes, maxPartitionBytes int) []kgo.Opt {
+	if maxBytes <= 0 {
+		maxBytes = fetchMaxBytes
+	}
+	if maxPartitionBytes <= 0 {
+		maxPartitionBytes = fetchMaxPartitionBytes
+	}
+	return []kgo.Opt{
+		kgo.KeepControlRecords(), // so that positions pass markers
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.FetchMaxBytes(int32(maxBytes)),
+		kgo.FetchMaxPartitionBytes(int32(min(maxPartitionBytes, maxBytes))),
+		kgo.AlwaysRetryEOF(),
+	}
+}
+
+// reading is the half of a session that reads, and all of a reader. Consume,
+// StopConsuming and Buffered may be called beside a Poll; there is one Poll at
+// a time.
+type reading struct {
+	cl *kgo.Client
+	mu struct {
+		sync.Mutex
+		parts map[topic.Partition]*consumed
+	}
+}
+
+type consumed struct {
+	topic *topic.Description
+	from  int64 // where it was started
+}
+
+func (r *reading) init(cl *kgo.Client) {
+	r.cl = cl
+	r.mu.parts = make(map[topic.Partition]*consumed)
+}
+
+// Consume starts reading the partition at the offset, or moves it there. What
+// was fetched of it and not polled is dropped.
+func (r *reading) Consume(d *topic.Description, p int32, offset int64) {
+	r.StopConsuming(topic.Partition{Topic: d.Name(), Number: p})
+	r.mu.Lock()
+	r.mu.parts[topic.Partition{Topic: d.Name(), Number: p}] = &consumed{topic: d, from: offset}
+	r.mu.Unlock()
+	r.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{d.Name(): {p: kgo.NewOffset().At(offset)}})
+}
+
+// StopConsuming stops reading the partitions. What was fetched of them and not
+// polled is dropped.
+func (r *reading) StopConsuming(parts ...topic.Partition) {
+	gone := make(map[string][]int32)
+	r.mu.Lock()
+	for _, p := range parts {
+		if r.mu.parts[p] != nil {
+			delete(r.mu.parts, p)
+			gone[p.Topic] = append(gone[p.Topic], p.Number)
+		}
+	}
+	r.mu.Unlock()
+	if len(gone) > 0 {
+		r.cl.RemoveConsumePartitions(gone)
+	}
+}
+
+// Buffered is how many records were fetched and not polled, markers included.
+func (r *reading) Buffered() int { return int(r.cl.BufferedFetchRecords()) }
+
+// Poll empties into and fills it with up to max records, markers included. It
+// waits until there is something, or ctx ends, whose error it then returns.
+//
+// An error may come with a batch, which holds good. A partition that an
+// *OffsetRangeError or a *PartitionError names is read no further until Consume
+// is called for it again.
+func (r *reading) Poll(ctx context.Context, max int, into *Batch) error {
+	into.Reset()
+	fs := r.cl.PollRecords(ctx, max)
+	var errs []error
+	for i := range fs {
+		for j := range fs[i].Topics {
+			t := &fs[i].Topics[j]
+			for k := range t.Partitions {
+				if err := r.take(ctx, t.Topic, &t.Partitions[k], into); err != nil {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// take adds one partition of a fetch to the batch.
+func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition, into *Batch) error {
+	if name == "" { // the library's way to answer for the whole client
+		return readError(fp.Err)
+	}
+	p := topic.Partition{Topic: name, Number: fp.Partition}
+	r.mu.Lock()
+	c := r.mu.parts[p]
+	r.mu.Unlock()
+	if c != nil && len(fp.Records) > 0 {
+		pb := PartBatch{Partition: p, HighWatermark: fp.HighWatermark, StableEnd: fp.LastStableOffset, LogStart: fp.LogStartOffset}
+		for _, rec := range fp.Records {
+			if rec.Offset < c.from {
+				continue
+			}
+			pb.Next = rec.Offset + 1
+			if rec.Attrs.IsControl() {
+				continue
+			}
+			e := topic.Envelope{
+				Topic:     c.topic,
+				Partition: rec.Partition,
+				Offset:    rec.Offset,
+				Key:       rec.Key,
+				Value:     rec.Value,
+				Timestamp: rec.Timestamp,
+			}
+			into.Bytes += len(rec.Key) + len(rec.Value)
+			if len(rec.Headers) > 0 {
+				e.Headers = make([]topic.Header, len(rec.Headers))
+				for i, h := range rec.Headers {
+					e.Headers[i] = topic.Header{Key: h.Key, Value: h.Value}
+					into.Bytes += len(h.Key) + len(h.Value)
+				}
+			}
+			into.Envelopes = append(into.Envelopes, e)
+			pb.Count++
+		}
+		if pb.Next > 0 {
+			into.Parts = append(into.Parts, pb)
+		}
+	}
+	switch {
+	case fp.Err == nil:
+		return nil
+	case fp.Partition < 0: // all of the topic
+		r.StopConsuming(r.partsOf(name)...)
+		return &PartitionError{Partition: p, Err: readError(fp.Err)}
+	case c == nil:
+		return nil // no longer read: nobody asks
+	}
+	r.StopConsuming(p)
+	if errors.Is(fp.Err, kerr.OffsetOutOfRange) {
+		at := c.from
+		for _, b := range into.Parts {
+			if b.Partition == p {
+				at = b.Next
+			}
+		}
+		return r.outOfRange(ctx, p, at)
+	}
+	return &PartitionError{Partition: p, Err: readError(fp.Err)}
+}
+
+func (r *reading) partsOf(name string) (ps []topic.Partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.mu.parts {
+		if p.Topic == name {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
+// outOfRange says what the partition holds in place of the offset.
+func (r *reading) outOfRange(ctx context.Context, p topic.Partition, at int64) error {
+	earliest, err := listOffsets(ctx, r.cl, Earliest, p)
+	if err != nil {
+		return &PartitionError{Partition: p, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", at, err)}
+	}
+	end, err := listOffsets(ctx, r.cl, End, p)
+	if err != nil {
+		return &PartitionError{Partition: p, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", at, err)}
+	}
+	return &OffsetRangeError{Partition: p, Offset: at, Earliest: earliest[p], End: end[p]}
+}
+
+// readError gives an error of a fetch its class.
+func readError(err error) error {
+	switch {
+	case errors.Is(err, kgo.ErrClientClosed):
+		return ErrClosed
+	case isUnknownTopic(err):
+		return fmt.Errorf("%w: %w", ErrUnknownTopic, err)
+	case isUnauthorized(err):
+		return fmt.Errorf("%w: %w", ErrUnauthorized, err)
+	}
+	return err
+}
