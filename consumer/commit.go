@@ -1,0 +1,118 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/changelog"
+	"github.com/pawlstream/pawl/internal/invariants"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// committer holds the buffers of the commit, which are used again.
+type committer struct {
+	records []kafka.Record
+	offsets []byte
+	meta    []byte
+	inputs  []changelog.Offset
+}
+
+// commit makes what the open transaction holds visible: all of it, or, where
+// it returns an error, nothing of it that this incarnation knows of.
+//
+//	Consume … Consume … Flush       nothing is on the wire yet
+//	seal                            changed keys are encoded, one record a key
+//	begin; output, changes, one     every one is answered, or the transaction
+//	offsets record; end             is not committed
+//	apply                           changes, offsets and position go to the
+//	                                database in one batch
+//
+// The three outcomes are kept apart. Committed: the database follows. Refused:
+// the broker did not take a record, the transaction is aborted for certain and
+// the session goes on; the error is a *kafka.RecordError. Unknown: any other
+// error. Then nobody can tell from here what became of it, and the incarnation
+// ends. The next one's fence ends the transaction, one way or the other, and
+// the changelog, which is part of it, says which: whatever was committed is
+// restored from there, state and offsets alike.
+//
+// extra records go with the transaction.
+func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
+	begun := time.Now()
+	invariants.Crash("seal-before")
+	changes, err := r.db.Seal()
+	if err != nil {
+		return &sealError{err}
+	}
+	part := r.s.changelogPartition()
+	recs := append(r.records[:0], r.handle.out...)
+	recs = append(recs, extra...)
+	for _, c := range changes {
+		recs = append(recs, kafka.Record{Topic: part.Topic, Partition: part.Number, Key: c.Key, Value: c.Value})
+	}
+	offsets := r.nextOffsets()
+	r.offsets = changelog.AppendOffsets(r.offsets[:0], offsets)
+	recs = append(recs, kafka.Record{Topic: part.Topic, Partition: part.Number, Key: changelog.OffsetsKey, Value: r.offsets})
+	r.records = recs
+
+	invariants.Crash("commit-before")
+	res, err := r.session.Commit(ctx, recs)
+	clear(r.records)
+	if err != nil {
+		return err
+	}
+	invariants.Crash("apply-before")
+
+	next, ok := res.Next[part]
+	if !ok || next <= r.position.Next-1 {
+		return fmt.Errorf("commit of shard %s: the changelog's position went from %d to %d: %w", r.s.id, r.position.Next, next, kafka.ErrUnknownOutcome)
+	}
+	r.position = changelog.Position{Changelog: r.position.Changelog, Next: next, Offsets: offsets, AtEnd: begun}
+	r.meta = changelog.AppendPosition(r.meta[:0], r.position)
+	if err := r.db.Apply(r.meta); err != nil {
+		return fmt.Errorf("apply a committed transaction to the database of shard %s: %w", r.s.id, err)
+	}
+	invariants.Crash("apply-after")
+	r.handle.dropOutput()
+	r.backlog.commit()
+
+	took := time.Since(begun)
+	messages := r.pace.consumed
+	r.pace.committed(time.Now(), took, r.s.app.commitPause())
+	r.lastCommit, r.attempts = time.Now(), 0
+	r.s.committed(r, messages, took)
+	return nil
+}
+
+// nextOffsets returns the offsets that the open transaction commits. The
+// slice that it uses is used again by the commit after next.
+func (r *incarnation) nextOffsets() changelog.Offsets {
+	old := r.position.Offsets
+	inputs := append(r.inputs[:0], old.Inputs...)
+	for i := range inputs {
+		p := topic.Partition{Topic: inputs[i].Topic, Number: inputs[i].Partition}
+		if next, ok := r.backlog.positions[p]; ok {
+			invariants.Check(next >= inputs[i].Next, "offset of %s went from %d to %d", p, inputs[i].Next, next)
+			inputs[i].Next = next
+		}
+	}
+	r.inputs = old.Inputs // the buffers change places
+	return changelog.Offsets{Inputs: inputs, Partitions: old.Partitions}
+}
+
+// sealError is an error of a codec of the application's, met when the changes
+// of a transaction were encoded.
+type sealError struct{ err error }
+
+func (e *sealError) Error() string { return e.err.Error() }
+func (e *sealError) Unwrap() error { return e.err }
+
+// refused says whether a commit's error leaves the incarnation intact: the
+// transaction is aborted, for a reason that lies in what it holds.
+func refused(err error) bool {
+	var record *kafka.RecordError
+	var seal *sealError
+	return errors.As(err, &record) || errors.As(err, &seal)
+}

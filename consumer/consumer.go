@@ -1,0 +1,98 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/pawlstream/pawl/store"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// ShardID names a shard: the co-partitioned set that it consumes, which is the
+// topic's name unless one is declared, a hyphen, and the partition in three
+// digits or more. It is the same for the application's whole life and on every
+// process.
+type ShardID string
+
+// String returns the ID.
+func (id ShardID) String() string { return string(id) }
+
+// Shard is one partition's state and what belongs to it, as user code sees it.
+// It is valid from InitShard to HaltShard. Except for Context and what
+// Database says of itself, it is used from within the calls of the consumer,
+// which are made one at a time.
+type Shard interface {
+	// ID returns the shard's name.
+	ID() ShardID
+
+	// Partition returns the consumed partition; of co-partitioned topics, the
+	// first one's by name.
+	Partition() topic.Partition
+
+	// Cache returns what SetCache was last given: memory of the consumer's own
+	// for this shard, never shared with another. It is dropped, and nil again
+	// in InitShard, when a transaction is aborted and when the shard moves.
+	Cache() any
+	SetCache(any)
+
+	// Database returns the committed state.
+	Database() *store.DB
+
+	// Transaction returns the open transaction. It reads its own writes, and
+	// becomes visible together with the output and the offsets.
+	Transaction() *store.Transaction
+
+	// ReadOptions returns new options for a scan, to be narrowed.
+	ReadOptions() *store.ReadOptions
+
+	// Context ends when the shard is fenced, drained or failed.
+	Context() context.Context
+}
+
+// Consumer is a program's logic for the messages of some topics. One value
+// serves all shards of a process, and its methods are called for different
+// shards at the same time: what belongs to a shard is kept in the shard.
+type Consumer interface {
+	// Topics returns the topics to consume. It is called once, at start.
+	Topics() []*topic.Description
+
+	// Consume handles one message. What it stores in the shard's transaction
+	// and publishes becomes visible when that commits, all together or not at
+	// all. An error, or a panic, fails the message: the transaction is aborted
+	// and the policy for failures applied (see Config.OnFailure).
+	Consume(topic.Envelope, Shard, *topic.Publisher) error
+
+	// Flush is called before each commit that has something in it, and may
+	// store and publish. Its error fails the transaction.
+	Flush(Shard, *topic.Publisher) error
+}
+
+// Outputs is implemented by a consumer that publishes. The topics it returns
+// are looked up at start, and created if their description says with how many
+// partitions. A topic that is published to and not listed is looked up at the
+// first commit, and fails the message if it is missing.
+type Outputs interface {
+	Outputs() []*topic.Description
+}
+
+// ShardIniter is implemented by a consumer that prepares something for each
+// shard. InitShard is called after the state is restored, before the first
+// Consume, and again after each transaction that was aborted. An error fails
+// the shard, which backs off and starts again.
+type ShardIniter interface {
+	InitShard(Shard) error
+}
+
+// ShardHalter is implemented by a consumer that lets go of something when a
+// shard ends. HaltShard is called once for every InitShard that was called,
+// also after its error, a panic or a fence, and never beside Consume. No
+// Consume, Flush or write to the changelog comes after it. It is not called
+// for a Consume that outlives the time to stop.
+type ShardHalter interface {
+	HaltShard(Shard)
+}
+
+// OptionsIniter is implemented by a consumer that tunes its shards'
+// databases. InitOptions is called before one opens.
+type OptionsIniter interface {
+	InitOptions(*store.Options)
+}

@@ -1,0 +1,249 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/changelog"
+	"github.com/pawlstream/pawl/internal/invariants"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// group is this process's membership. The group says which shards belong to
+// which process; it does not protect them, fencing does. So shards run on
+// through a rebalance, and only the difference is acted on.
+type group struct {
+	app     *App
+	log     *slog.Logger
+	member  *kafka.Member
+	changes chan struct{} // told of each assignment; has room for one
+
+	mu struct {
+		sync.Mutex
+		joined     bool
+		assignment kafka.Assignment
+		changed    chan struct{} // closed at the next assignment
+		heartbeat  time.Time     // the last that was answered without an error
+		owned      map[ShardID]bool
+	}
+
+	sent map[topic.Partition]kafka.Committed // the offsets last committed, as advice; advise's own
+}
+
+func newGroup(app *App) (*group, error) {
+	g := &group{app: app, log: app.log, changes: make(chan struct{}, 1)}
+	g.mu.changed = make(chan struct{})
+	g.sent = make(map[topic.Partition]kafka.Committed)
+	var topics []string
+	for _, set := range app.sets {
+		for _, d := range set.topics {
+			topics = append(topics, d.Name())
+		}
+	}
+	member, err := kafka.NewMember(app.kafkaConfig(), kafka.MemberConfig{
+		Group: app.cfg.Application, Instance: app.cfg.Instance, Topics: topics,
+		SessionTimeout: app.cfg.SessionTimeout, HeartbeatInterval: app.cfg.HeartbeatInterval,
+		RebalanceTimeout: app.cfg.SessionTimeout, TopicsInterval: app.cfg.TopicsInterval,
+		Metadata: g.metadata, Assign: assignGroup,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.member = member
+	return g, nil
+}
+
+// run keeps the membership until ctx ends.
+func (g *group) run(ctx context.Context) error {
+	err := g.member.Run(ctx, g.assigned)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if errors.Is(err, kafka.ErrInstanceFenced) {
+		return fmt.Errorf("instance %q of application %s runs elsewhere: %w; give each process its own instance", g.app.cfg.Instance, g.app.cfg.Application, err)
+	}
+	return fmt.Errorf("member of group %s: %w", g.app.cfg.Application, err)
+}
+
+// beat sends this process's own heartbeats until ctx ends. The last one that
+// was answered without an error dates what this process knows of its shards.
+func (g *group) beat(ctx context.Context) {
+	t := time.NewTicker(g.app.cfg.HeartbeatInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			g.heartbeat(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// heartbeat asks the coordinator whether this process is a member of the
+// group's current generation.
+func (g *group) heartbeat(ctx context.Context) error {
+	g.mu.Lock()
+	joined := g.mu.joined
+	g.mu.Unlock()
+	if !joined {
+		return kafka.ErrRebalancing
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.app.cfg.SessionTimeout)
+	defer cancel()
+	sent := time.Now()
+	err := g.member.Heartbeat(ctx)
+	if err == nil {
+		g.mu.Lock()
+		g.mu.heartbeat = sent
+		g.mu.Unlock()
+	}
+	return err
+}
+
+// assigned takes a new assignment.
+func (g *group) assigned(a kafka.Assignment) {
+	owned := make(map[ShardID]bool)
+	for _, p := range a.Partitions {
+		if set := g.app.setOf(p.Topic); set != nil {
+			owned[shardID(set.name, p.Number)] = true
+		}
+	}
+	g.mu.Lock()
+	g.mu.joined, g.mu.assignment, g.mu.owned = true, a, owned
+	close(g.mu.changed)
+	g.mu.changed = make(chan struct{})
+	g.mu.Unlock()
+	g.log.Info("assigned", "generation", a.Generation, "shards", len(owned))
+	select {
+	case g.changes <- struct{}{}:
+	default: // it is on its way already, and the newest is what is read
+	}
+}
+
+// owned returns the shards that the last assignment gives to this process.
+func (g *group) owned() map[ShardID]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.owned
+}
+
+// confirm returns nil once the coordinator has answered that this process is a
+// member of the current generation, whose assignment holds the shard, and
+// errNotOurs if that assignment does not. Any other answer is waited out: a
+// generation that is not certain lets nobody go on.
+func (g *group) confirm(ctx context.Context, s *shard) error {
+	for {
+		g.mu.Lock()
+		changed := g.mu.changed
+		g.mu.Unlock()
+		err := g.heartbeat(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			g.mu.Lock()
+			owned, still := g.mu.owned[s.id], changed == g.mu.changed
+			g.mu.Unlock()
+			switch {
+			case !still: // the answer was for the generation before
+				continue
+			case !owned:
+				return errNotOurs
+			}
+			return nil
+		}
+		s.note(fmt.Sprintf("waiting for the group: %v", err))
+		select {
+		case <-changed:
+		case <-time.After(g.app.cfg.HeartbeatInterval):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ownedAt returns the last time at which the group is known to have counted
+// the shard as this process's.
+func (g *group) ownedAt(s *shard) (time.Time, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.heartbeat, g.mu.owned[s.id] && !g.mu.heartbeat.IsZero()
+}
+
+// fresh says whether the last heartbeat is young enough to answer queries: no
+// other process can have been given a shard of this one before the session
+// ends.
+func (g *group) fresh() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.joined && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
+}
+
+// advise commits the shards' offsets to the group, for the sake of tools that
+// show lag. It is never read to decide where to go on, and a refusal means
+// nothing. What is read of it is that there was state (see checkStateLost).
+func (g *group) advise(ctx context.Context) {
+	offsets := make(map[topic.Partition]kafka.Committed)
+	g.mu.Lock()
+	joined := g.mu.joined
+	g.mu.Unlock()
+	if !joined {
+		return
+	}
+	for _, s := range g.app.all() {
+		s.mu.Lock()
+		st, r := s.mu.status, s.mu.current
+		s.mu.Unlock()
+		if r == nil || st.Phase != Running {
+			continue
+		}
+		advice := appendAdvice(r.changelogID, r.partitions)
+		for p, next := range st.Offsets {
+			c := kafka.Committed{Offset: next, Metadata: advice}
+			if g.sent[p] != c {
+				offsets[p] = c
+			}
+		}
+	}
+	if len(offsets) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.app.cfg.SessionTimeout)
+	defer cancel()
+	if err := g.member.CommitOffsets(ctx, offsets); err != nil {
+		g.log.Debug("commit offsets to the group, as advice", "error", err)
+		return
+	}
+	for p, c := range offsets {
+		g.sent[p] = c
+	}
+}
+
+// leave ends the membership, so that the shards move at once.
+func (g *group) leave(ctx context.Context) {
+	invariants.Crash("leave-before")
+	if err := g.member.Leave(ctx); err != nil {
+		g.log.Warn("leave the group", "error", err)
+	}
+	invariants.Crash("leave-after")
+}
+
+// metadata is what the leader of the group is told of this process.
+func (g *group) metadata() []byte {
+	m := memberMetadata{V: metadataFormat, Formats: []int{changelog.Format}, Capacity: 1, Sets: make(map[string][]string), Shards: make(map[ShardID]warmth)}
+	for _, set := range g.app.sets {
+		for _, d := range set.topics {
+			m.Sets[set.name] = append(m.Sets[set.name], d.Name())
+		}
+	}
+	for id, w := range g.app.warm() {
+		m.Shards[id] = w
+	}
+	return m.marshal()
+}

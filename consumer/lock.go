@@ -1,0 +1,83 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// dirLock holds a state directory for this process. The operating system lets
+// go of it when the process ends, however it ends.
+type dirLock struct{ file *os.File }
+
+// lockPoll is how often a held directory is tried again.
+const lockPoll = 50 * time.Millisecond
+
+// lockDir takes the directory, which it makes if need be. While another
+// process holds it, as one does that is draining, it waits up to patience;
+// then its error names the holder.
+func lockDir(ctx context.Context, dir, instance string, patience time.Duration) (*dirLock, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make state directory %s: %w", dir, err)
+	}
+	name := filepath.Join(dir, "lock")
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("lock state directory %s: %w: this user needs write permission there", dir, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock state directory %s: %w", dir, err)
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			file.Close()
+			return nil, fmt.Errorf("lock state directory %s: %w", dir, err)
+		}
+		if time.Now().After(deadline) {
+			holder, readErr := os.ReadFile(name)
+			file.Close()
+			who := strings.TrimSpace(string(holder))
+			if readErr != nil || who == "" {
+				who = "another process"
+			}
+			return nil, fmt.Errorf("state directory %s is in use by %s: give each process its own, or stop that one", dir, who)
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			file.Close()
+			return nil, fmt.Errorf("lock state directory %s: %w", dir, context.Cause(ctx))
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "this host"
+	}
+	text := fmt.Sprintf("process %d on %s (instance %s)\n", os.Getpid(), host, instance)
+	if err := errors.Join(file.Truncate(0), writeAt(file, text)); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("write %s: %w", name, err)
+	}
+	return &dirLock{file}, nil
+}
+
+func writeAt(f *os.File, text string) error {
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+// release lets go of the directory.
+func (l *dirLock) release() {
+	l.file.Close() // which unlocks it
+}

@@ -1,0 +1,381 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/changelog"
+	"github.com/pawlstream/pawl/internal/invariants"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// running is the state of a shard's loop.
+type running struct {
+	backlog *backlog
+	pace    pace
+
+	requests chan *kafka.Batch // to the fetcher: a batch to fill
+	fetched  chan fetched      // from it: the batch, filled
+	fetching bool
+	fetchers chan struct{} // closed when the fetcher has ended
+
+	workerDone chan struct{} // closed when the worker has ended
+	abandoned  bool          // user code did not return in time
+	counted    bool          // counted among the process's busy shards
+
+	lastCommit time.Time
+	failures   // what fails: failure.go
+}
+
+type fetched struct {
+	batch *kafka.Batch
+	err   error
+}
+
+const (
+	fetchPoll  = 2_000  // messages that are taken from the fetch buffer at once
+	fetchAhead = 20_000 // messages queued, above which no more are taken
+)
+
+// openLoop makes what the loop needs: the worker, the fetcher, the handle.
+func (r *incarnation) openLoop(ctx context.Context) {
+	s := r.s
+	positions := make(map[topic.Partition]int64)
+	for _, in := range r.position.Offsets.Inputs {
+		positions[topic.Partition{Topic: in.Topic, Number: in.Partition}] = in.Next
+	}
+	r.backlog = newBacklog(positions)
+	r.pace = pace{interval: s.app.cfg.CommitInterval, maxMessages: s.app.cfg.TransactionMessages}
+	r.lastCommit = time.Now()
+
+	user, cancel := context.WithCancel(ctx)
+	r.cancel = cancel
+	r.handle = newHandle(user, s.id, topic.Partition{Topic: s.set.topics[0].Name(), Number: s.partition}, r.db)
+	r.worker = newWorker(r.handle, s.set.consumer, s.app.share(s.app.cfg.Memory/4, 256<<10, s.app.cfg.TransactionBytes))
+	r.workerDone = make(chan struct{})
+	go func() {
+		defer close(r.workerDone)
+		r.worker.run()
+	}()
+
+	for _, d := range s.set.topics {
+		r.session.Consume(d, s.partition, positions[topic.Partition{Topic: d.Name(), Number: s.partition}])
+	}
+	r.requests, r.fetched, r.fetchers = make(chan *kafka.Batch, 1), make(chan fetched, 1), make(chan struct{})
+	go func() {
+		defer close(r.fetchers)
+		for batch := range r.requests {
+			err := r.session.Poll(user, fetchPoll, batch)
+			r.fetched <- fetched{batch, err}
+		}
+	}()
+	s.attach(r)
+}
+
+// loop consumes and commits, until drain is closed or, once the shard drains,
+// until there is nothing open. It returns when it is to stop, or with what
+// ended the incarnation.
+func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	chores := time.NewTicker(r.s.app.cfg.FlushInterval / 4)
+	defer chores.Stop()
+	for {
+		r.fetch()
+		r.pace.queued = r.backlog.queued
+		act, until := r.pace.step(time.Now())
+		switch act {
+		case actStop:
+			return nil
+		case actConsume:
+			if err := r.consume(ctx); err != nil {
+				return err
+			}
+			continue
+		case actCommit:
+			r.call(call{name: callFlush})
+			continue
+		case actYield:
+			r.worker.yield.Store(true)
+		}
+		var wake <-chan time.Time
+		if !until.IsZero() {
+			timer.Reset(time.Until(until))
+			wake = timer.C
+		}
+		select {
+		case f := <-r.fetched:
+			if err := r.take(f); err != nil {
+				return err
+			}
+		case res := <-r.worker.results:
+			if err := r.done(ctx, res); err != nil {
+				return err
+			}
+		case <-wake:
+		case <-chores.C:
+			if err := r.chores(ctx); err != nil {
+				return err
+			}
+		case <-drain:
+			return nil
+		case err := <-r.dbFatal:
+			return fmt.Errorf("database of shard %s: %w", r.s.id, err)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// fetch asks for the next messages, when there is room for them.
+func (r *incarnation) fetch() {
+	if r.fetching || r.pace.draining || r.backlog.queued >= fetchAhead {
+		return
+	}
+	r.fetching = true
+	r.requests <- r.backlog.batch()
+}
+
+// take adds what was fetched to the backlog.
+func (r *incarnation) take(f fetched) error {
+	r.fetching = false
+	var missing *kafka.OffsetRangeError
+	switch {
+	case errors.As(f.err, &missing):
+		next, err := r.outOfRange(missing, "the offset is out of range")
+		if err != nil {
+			return err
+		}
+		r.session.Consume(r.s.description(missing.Partition.Topic), missing.Partition.Number, next)
+		// What was read before it may come with it.
+		f.batch.Parts = append(f.batch.Parts, kafka.PartBatch{Partition: missing.Partition, Next: next, StableEnd: missing.End, HighWatermark: missing.End, LogStart: missing.Earliest})
+	case f.err != nil:
+		return fmt.Errorf("read the input of shard %s: %w", r.s.id, f.err)
+	}
+	for _, p := range f.batch.Parts {
+		r.ends[p.Partition] = p.StableEnd
+	}
+	r.backlog.push(f.batch)
+	r.s.observe(r)
+	return nil
+}
+
+// consume gives the worker the next messages.
+func (r *incarnation) consume(ctx context.Context) error {
+	msgs := r.backlog.peek(r.pace.quota())
+	if r.isCondemned(msgs[0]) {
+		return r.applyPolicy(ctx, msgs[0], r.condemned.err)
+	}
+	if r.pace.consumed == 0 && r.pace.opened.IsZero() {
+		r.pace.opened = time.Now()
+		r.busy(true)
+	}
+	r.call(call{name: callConsume, msgs: msgs})
+	return nil
+}
+
+// busy counts the shard among those with an open transaction, or not.
+func (r *incarnation) busy(open bool) {
+	if open == r.counted {
+		return
+	}
+	r.counted = open
+	if open {
+		r.s.app.busy.Add(1)
+	} else {
+		r.s.app.busy.Add(-1)
+	}
+}
+
+// call starts a call of user code. Its result comes by the worker's channel.
+func (r *incarnation) call(c call) {
+	invariants.Check(!r.pace.working, "%s called while user code runs", c.name)
+	r.pace.working = true
+	r.worker.yield.Store(false)
+	r.worker.calls <- c
+}
+
+// callAndWait makes a call and waits for its result.
+func (r *incarnation) callAndWait(ctx context.Context, c call) (result, error) {
+	r.call(c)
+	select {
+	case res := <-r.worker.results:
+		r.pace.working = false
+		return res, nil
+	case <-ctx.Done():
+		return result{}, ctx.Err()
+	}
+}
+
+// done takes the result of Consume or Flush.
+func (r *incarnation) done(ctx context.Context, res result) error {
+	r.pace.working = false
+	switch res.name {
+	case callConsume:
+		r.backlog.advance(res.n)
+		r.pace.consumed += res.n
+		r.pace.full = r.pace.full || res.full
+		if res.err != nil {
+			failed := r.backlog.peek(1)[0]
+			return r.fail(ctx, failed, r.pace.consumed+1, res.err)
+		}
+	case callFlush:
+		invariants.Crash("flush-after")
+		err := res.err
+		if err == nil {
+			err = r.commit(ctx)
+			r.busy(false)
+			if err == nil || !refused(err) {
+				return err
+			}
+		}
+		return r.fail(ctx, r.backlog.last(), r.pace.consumed, err)
+	}
+	return nil
+}
+
+// chores bounds what a crash would make the next incarnation read again, and
+// keeps positions young while nothing happens.
+func (r *incarnation) chores(ctx context.Context) error {
+	cfg := r.s.app.cfg
+	r.s.observe(r)
+	if idle := r.pace.consumed == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
+		if r.backlog.moved() {
+			// The input ends with markers or aborted messages, which no
+			// message will carry the offsets past.
+			if err := r.commit(ctx); err != nil {
+				return err
+			}
+		}
+		if at, ok := r.s.app.group.ownedAt(r.s); ok && at.After(r.position.AtEnd) {
+			r.position.AtEnd = at
+			if err := r.db.SetMeta(changelog.AppendPosition(nil, r.position)); err != nil {
+				return fmt.Errorf("write position of shard %s: %w", r.s.id, err)
+			}
+		}
+	}
+	bytes, since := r.db.Unflushed()
+	if bytes >= cfg.FlushBytes || !since.IsZero() && time.Since(since) >= cfg.FlushInterval {
+		invariants.Crash("database-flush-before")
+		if err := r.db.Flush(); err != nil {
+			return fmt.Errorf("flush database of shard %s: %w", r.s.id, err)
+		}
+		invariants.Crash("database-flush-after")
+	}
+	return nil
+}
+
+// release ends the incarnation: its handles answer ErrFenced from here on,
+// HaltShard is called if InitShard was, and everything it opened is closed.
+// User code that does not return while ctx lasts is abandoned: then HaltShard
+// is skipped and counted, and the database stays open until it returns.
+func (r *incarnation) release() error { return r.releaseWithin(context.Background()) }
+
+func (r *incarnation) releaseWithin(ctx context.Context) error {
+	if r.worker != nil {
+		r.stopUserCode(ctx)
+	}
+	r.busy(false)
+	if r.session != nil {
+		invariants.Crash("close-before")
+		r.session.Close()
+	}
+	if r.requests != nil {
+		close(r.requests)
+		<-r.fetchers
+		r.requests = nil
+	}
+	r.s.detach(r)
+	if r.db == nil || r.abandoned {
+		return nil
+	}
+	err := r.db.Close()
+	r.db = nil
+	invariants.Crash("close-after")
+	if err != nil {
+		return fmt.Errorf("close database of shard %s: %w", r.s.id, err)
+	}
+	return nil
+}
+
+// haltGrace is how long HaltShard has, beyond any deadline.
+const haltGrace = 5 * time.Second
+
+// stopUserCode waits for the call that runs, makes the last one, and ends the
+// worker.
+func (r *incarnation) stopUserCode(ctx context.Context) {
+	s := r.s
+	r.cancel()
+	r.handle.fenced.Store(true)
+	r.db.Fence()
+	r.worker.yield.Store(true)
+	if r.pace.working {
+		select {
+		case <-r.worker.results:
+			r.pace.working = false
+		case <-ctx.Done():
+			r.abandon("the call did not return in time")
+			return
+		}
+	}
+	if r.inited {
+		r.inited = false
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltGrace)
+		defer cancel()
+		res, err := r.callAndWait(grace, call{name: callHalt})
+		if err != nil {
+			r.abandon("HaltShard did not return in time")
+			return
+		}
+		if res.err != nil {
+			r.log.Error("HaltShard failed", "error", res.err, "stack", stack(res.err))
+			s.app.metrics.haltFailed.Inc()
+		}
+	}
+	r.handle.cache = nil
+	close(r.worker.calls)
+	<-r.workerDone
+}
+
+// abandon leaves user code to itself. It can't be ended; but nothing that it
+// still does becomes visible. The database is closed when it returns, and the
+// shard does not start again in this process before.
+func (r *incarnation) abandon(why string) {
+	r.abandoned = true
+	s, db, worker := r.s, r.db, r.worker
+	b := worker.busy(0)
+	r.log.Error("user code is abandoned: "+why, "call", b)
+	s.app.metrics.abandoned.Inc()
+	close(worker.calls)
+	done := r.workerDone
+	released := s.abandoned()
+	go func() {
+		defer released()
+		<-done
+		if err := db.Close(); err != nil {
+			s.log.Error("close database after abandoned call", "error", err)
+		}
+	}()
+}
+
+// stack returns the stack of a panic.
+func stack(err error) string {
+	var p *PanicError
+	if errors.As(err, &p) {
+		return string(p.Stack)
+	}
+	return ""
+}
+
+// lag returns how many messages are not consumed, up to the last stable
+// offsets as last heard of.
+func (r *incarnation) lag() (lag int64, offsets map[topic.Partition]int64) {
+	for p, end := range r.ends {
+		lag += max(0, end-r.backlog.positions[p])
+	}
+	return lag, maps.Clone(r.backlog.committed)
+}

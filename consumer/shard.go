@@ -1,0 +1,356 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/changelog"
+	"github.com/pawlstream/pawl/internal/invariants"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/store"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// shard is one partition of a set, for as long as the group assigns it to
+// this process. Its life is told by live.
+type shard struct {
+	app       *App
+	set       *set
+	partition int32
+	id        ShardID
+	log       *slog.Logger
+
+	drain chan struct{} // closed when the shard is to stop
+	ended chan struct{} // closed when it has
+
+	mu struct {
+		sync.Mutex
+		status   ShardStatus
+		current  *incarnation // for its worker and its database
+		diskFull string       // what waits for space on the disk
+		drained  bool
+	}
+	wait sync.WaitGroup // abandoned user code
+}
+
+func newShard(app *App, set *set, partition int32) *shard {
+	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{})}
+	s.log = app.log.With("shard", string(s.id))
+	s.mu.status = ShardStatus{ID: s.id, Partition: topic.Partition{Topic: set.topics[0].Name(), Number: partition}, Phase: Fencing, Since: time.Now(), Lag: -1}
+	return s
+}
+
+// dir is the directory of the shard's database.
+func (s *shard) dir() string {
+	return filepath.Join(s.app.cfg.StateDir, s.app.cfg.Application, string(s.id))
+}
+
+func (s *shard) changelogPartition() topic.Partition {
+	return topic.Partition{Topic: ChangelogTopic(s.app.cfg.Application, s.set.name), Number: s.partition}
+}
+
+// description returns the description of one of the set's topics.
+func (s *shard) description(name string) *topic.Description {
+	for _, d := range s.set.topics {
+		if d.Name() == name {
+			return d
+		}
+	}
+	return nil
+}
+
+// changelogDescription describes a changelog topic, whose messages are never
+// decoded by a codec.
+func changelogDescription(name string) *topic.Description { return topic.Bytes(name).Description }
+
+// stop asks the shard to drain. It does not wait.
+func (s *shard) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.drained {
+		s.mu.drained = true
+		close(s.drain)
+	}
+}
+
+func (s *shard) stopping() bool {
+	select {
+	case <-s.drain:
+		return true
+	default:
+		return false
+	}
+}
+
+var (
+	// errNotOurs says that the group does not count the shard as this
+	// process's.
+	errNotOurs = errors.New("the group has given the shard to another process")
+
+	// errStopping ends a phase of a shard that is to stop.
+	errStopping = errors.New("the shard is stopping")
+)
+
+// next is the life of a shard: the phase that follows on one that ended with
+// err.
+//
+//	fencing ──► restoring ──► running ──► draining ──► stopped
+//	   ▲            │            │           │
+//	   │            ▼            ▼           │ any of them, when the shard is
+//	   └───────── failed ◄───────┘           │ another's or is to stop: stopped
+func next(phase Phase, stopping bool, err error) Phase {
+	switch {
+	case phase == Draining, errors.Is(err, errNotOurs):
+		return Stopped
+	case phase == Running && err == nil:
+		return Draining
+	case stopping:
+		return Stopped
+	case err != nil && phase != Failed:
+		return Failed
+	}
+	switch phase {
+	case Fencing:
+		return Restoring
+	case Restoring:
+		return Running
+	default:
+		return Fencing
+	}
+}
+
+// live runs the shard until it is stopped, or not this process's any more. It
+// returns when everything it started has stopped. hard ends when the time to
+// stop is over.
+func (s *shard) live(hard context.Context) {
+	defer close(s.ended)
+	// What is not running yet has nothing to finish: it ends with the drain.
+	early, cancel := context.WithCancelCause(hard)
+	defer cancel(nil)
+	stopEarly := context.AfterFunc(drainContext{s.drain}, func() { cancel(errStopping) })
+	defer stopEarly()
+
+	var r *incarnation
+	attempt := 0
+	for phase := Fencing; phase != Stopped; {
+		var err error
+		switch phase {
+		case Fencing:
+			r, err = s.begin(early)
+		case Restoring:
+			err = r.prepare(early)
+		case Running:
+			err = r.loop(hard, s.drain)
+		case Draining:
+			invariants.Crash("drain-before")
+			err = s.finish(hard, r)
+			invariants.Crash("drain-after")
+		case Failed:
+			attempt++
+			err = s.pause(early, s.app.backoff(attempt))
+		}
+		if r != nil && r.committed {
+			attempt, r.committed = 0, false
+		}
+		after := next(phase, s.stopping(), err)
+		if r != nil && (after == Failed || after == Stopped) {
+			if releaseErr := r.releaseWithin(s.deadline(hard)); releaseErr != nil {
+				s.log.Error("release", "error", releaseErr)
+				err = errors.Join(err, releaseErr)
+			}
+			r = nil
+			s.wait.Wait() // the database of abandoned user code is still open
+		}
+		s.enter(phase, after, err)
+		phase = after
+	}
+}
+
+// deadline returns the context that bounds the release: without limit while
+// the shard is not told to stop.
+func (s *shard) deadline(hard context.Context) context.Context { return hard }
+
+// finish commits what is open, or gives it up, when the shard is to stop. If
+// user code takes half of the time there is, its context is ended.
+func (s *shard) finish(hard context.Context, r *incarnation) error {
+	r.pace.draining = true
+	t := time.AfterFunc(s.app.cfg.DrainTimeout/2, r.cancel)
+	defer t.Stop()
+	if err := r.loop(hard, nil); err != nil {
+		return err
+	}
+	if at, ok := s.app.group.ownedAt(s); ok && at.After(r.position.AtEnd) {
+		r.position.AtEnd = at
+		if err := r.db.SetMeta(changelog.AppendPosition(nil, r.position)); err != nil {
+			return fmt.Errorf("write position of shard %s: %w", s.id, err)
+		}
+	}
+	return nil
+}
+
+// pause waits before a failed shard starts again.
+func (s *shard) pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return errStopping
+	}
+}
+
+// enter notes the phase that the shard goes to, with its reason.
+func (s *shard) enter(from, to Phase, err error) {
+	why := ""
+	if err != nil && to != Draining && !(to == Stopped && s.stopping()) {
+		why = err.Error()
+	}
+	level := slog.LevelInfo
+	if to == Failed {
+		level = slog.LevelError
+		s.app.metrics.failures.Inc()
+		if errors.Is(err, kafka.ErrFenced) {
+			level = slog.LevelWarn
+			s.app.metrics.fenced.Inc()
+		}
+	}
+	s.log.Log(context.Background(), level, string(to), "from", string(from), "reason", why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.mu.status
+	if from == Failed && to == Fencing && why == "" {
+		why = st.Reason // until it runs, what failed is still the news
+	}
+	st.Phase, st.Reason, st.Since = to, why, time.Now()
+}
+
+// note says why the shard does not go on, without a change of its phase.
+func (s *shard) note(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.status.Reason = why
+}
+
+// restoring notes how far a restore has come.
+func (s *shard) restoring(next, end int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.status.RestoreNext, s.mu.status.RestoreEnd = next, end
+}
+
+// committed notes a commit of so many messages.
+func (s *shard) committed(r *incarnation, messages int, took time.Duration) {
+	r.committed = true
+	m := s.app.metrics
+	m.messages.Add(float64(messages))
+	m.commits.Inc()
+	m.commitSeconds.Observe(took.Seconds())
+	s.mu.Lock()
+	s.mu.status.Commits++
+	s.mu.status.LastCommit = time.Now()
+	s.mu.status.Reason = ""
+	s.mu.Unlock()
+	s.observe(r)
+}
+
+// observe notes where the incarnation stands.
+func (s *shard) observe(r *incarnation) {
+	lag, offsets := r.lag()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.status.Lag, s.mu.status.Offsets, s.mu.status.Changelog = lag, offsets, r.position.Next
+}
+
+// attach makes the incarnation the one that status and queries look at.
+func (s *shard) attach(r *incarnation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.current = r
+}
+
+func (s *shard) detach(r *incarnation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.current == r {
+		s.mu.current = nil
+	}
+}
+
+// status returns how the shard is.
+func (s *shard) status() ShardStatus {
+	s.mu.Lock()
+	st, r, diskFull := s.mu.status, s.mu.current, s.mu.diskFull
+	s.mu.Unlock()
+	if r != nil {
+		st.Busy = r.worker.busy(s.app.cfg.StuckAfter)
+	}
+	if diskFull != "" {
+		st.Phase, st.Reason = Failed, diskFull
+	}
+	return st
+}
+
+// view calls fn with the committed state.
+func (s *shard) view(fn func(*store.Transaction) error) error {
+	s.mu.Lock()
+	r, phase := s.mu.current, s.mu.status.Phase
+	s.mu.Unlock()
+	if r == nil || phase != Running {
+		return fmt.Errorf("shard %s is %s: %w", s.id, phase, ErrNotHere)
+	}
+	return r.handle.db.View(fn)
+}
+
+// diskFull is told by the store when a write waits for space, and when it
+// goes on.
+func (s *shard) diskFull(full bool, path string, err error) {
+	why := ""
+	if full {
+		why = fmt.Sprintf("disk full: writing %s: %v; goes on when there is space", path, err)
+		s.log.Error("the disk is full", "path", path, "error", err)
+	} else {
+		s.log.Info("there is space on the disk again", "path", path)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.diskFull = why
+}
+
+// discard removes the local copy of the state, which is then restored from the
+// changelog.
+func (s *shard) discard(kind, why string) error {
+	s.log.Warn("the local state is discarded and restored", "dir", s.dir(), "reason", why)
+	s.app.metrics.discarded.WithLabelValues(kind).Inc()
+	if err := store.Discard(s.dir()); err != nil {
+		return fmt.Errorf("discard the local state of shard %s (%s): %w", s.id, why, err)
+	}
+	return nil
+}
+
+// abandoned keeps the shard from starting again until the function that it
+// returns is called.
+func (s *shard) abandoned() (released func()) {
+	s.wait.Add(1)
+	return s.wait.Done
+}
+
+// drainContext is a context that ends when the channel is closed.
+type drainContext struct{ done <-chan struct{} }
+
+func (d drainContext) Done() <-chan struct{}       { return d.done }
+func (d drainContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (d drainContext) Value(any) any               { return nil }
+func (d drainContext) Err() error {
+	select {
+	case <-d.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,237 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// changelogInfo is what is known of a changelog topic.
+type changelogInfo struct {
+	kafka.TopicInfo
+	TombstoneRetention time.Duration
+}
+
+// prepareTopics checks that every topic exists that is consumed or listed as
+// an output, and creates those that it may.
+func (a *App) prepareTopics(ctx context.Context) error {
+	var errs []error
+	for _, set := range a.sets {
+		if _, err := a.inputsOf(ctx, set); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, err := a.changelogOf(ctx, set); err != nil {
+			errs = append(errs, err)
+		}
+		if o, ok := set.consumer.(Outputs); ok {
+			for _, d := range o.Outputs() {
+				if _, err := a.ensure(ctx, d, "output"); err != nil {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ensure returns a topic's information, and creates it first where that is
+// wanted.
+func (a *App) ensure(ctx context.Context, d *topic.Description, use string) (kafka.TopicInfo, error) {
+	infos, err := a.admin.Topics(ctx, d.Name())
+	if err != nil {
+		return kafka.TopicInfo{}, fmt.Errorf("look up %s topic %s: %w", use, d.Name(), err)
+	}
+	if info, ok := infos[d.Name()]; ok {
+		return info, nil
+	}
+	partitions := d.Partitions()
+	if partitions == 0 {
+		partitions = a.cfg.CreateTopics
+	}
+	if partitions == 0 {
+		return kafka.TopicInfo{}, fmt.Errorf("%s topic %s does not exist: create it, or give its description a number of partitions so that it is created at start: %w", use, d.Name(), kafka.ErrUnknownTopic)
+	}
+	created, err := a.admin.CreateTopic(ctx, kafka.TopicSpec{Name: d.Name(), Partitions: partitions, Replication: a.cfg.Replication, Settings: d.Settings()})
+	if err != nil {
+		return kafka.TopicInfo{}, fmt.Errorf("create %s topic %s: %w", use, d.Name(), err)
+	}
+	if created {
+		a.log.Info("topic created", "topic", d.Name(), "partitions", partitions)
+	}
+	infos, err = a.admin.Topics(ctx, d.Name())
+	if err != nil {
+		return kafka.TopicInfo{}, fmt.Errorf("look up %s topic %s: %w", use, d.Name(), err)
+	}
+	info, ok := infos[d.Name()]
+	if !ok {
+		return info, fmt.Errorf("%s topic %s is not there after it was created: %w", use, d.Name(), kafka.ErrUnknownTopic)
+	}
+	return info, nil
+}
+
+// inputsOf returns the consumed topics of a set, which all have the same
+// number of partitions.
+func (a *App) inputsOf(ctx context.Context, set *set) (map[string]kafka.TopicInfo, error) {
+	infos := make(map[string]kafka.TopicInfo)
+	for _, d := range set.topics {
+		info, err := a.ensure(ctx, d, "consumed")
+		if err != nil {
+			return nil, err
+		}
+		infos[d.Name()] = info
+	}
+	first := infos[set.topics[0].Name()]
+	for _, info := range infos {
+		if info.Partitions != first.Partitions {
+			return nil, fmt.Errorf("topics of the co-partitioned set %s differ: %s has %d partitions and %s has %d", set.name, first.Name, first.Partitions, info.Name, info.Partitions)
+		}
+	}
+	return infos, nil
+}
+
+// changelogOf returns a set's changelog topic, created or extended to the
+// number of partitions of the input, and checked: its settings decide whether
+// state is kept. Two processes that create it at once agree.
+func (a *App) changelogOf(ctx context.Context, set *set) (changelogInfo, error) {
+	name := ChangelogTopic(a.cfg.Application, set.name)
+	inputs, err := a.inputsOf(ctx, set)
+	if err != nil {
+		return changelogInfo{}, err
+	}
+	partitions := inputs[set.topics[0].Name()].Partitions
+	info, err := a.ensure(ctx, topic.Bytes(name).With(topic.Partitions(partitions), topic.Compacted()).Description, "changelog")
+	if err != nil {
+		return changelogInfo{}, err
+	}
+	if info.Partitions < partitions {
+		if err := a.admin.CreatePartitions(ctx, name, partitions); err != nil {
+			return changelogInfo{}, fmt.Errorf("extend changelog %s to %d partitions: %w", name, partitions, err)
+		}
+		a.log.Info("changelog extended", "topic", name, "partitions", partitions)
+		info.Partitions = partitions
+	}
+	if a.cfg.OnFailure == DeadLetter {
+		dlq := topic.Bytes(DeadLetterTopic(a.cfg.Application, set.name)).With(topic.Partitions(partitions))
+		if err := a.ensureDeadLetters(ctx, dlq.Description, partitions); err != nil {
+			return changelogInfo{}, err
+		}
+	}
+	a.mu.Lock()
+	known, ok := a.mu.logs[name]
+	a.mu.Unlock()
+	if ok && known.ID == info.ID && known.Partitions == info.Partitions {
+		return known, nil
+	}
+	settings, err := a.admin.TopicSettings(ctx, name)
+	if err != nil {
+		return changelogInfo{}, fmt.Errorf("look up the settings of changelog %s: %w", name, err)
+	}
+	full := changelogInfo{TopicInfo: info, TombstoneRetention: 24 * time.Hour}
+	if policy := settings["cleanup.policy"]; policy != "compact" {
+		return changelogInfo{}, fmt.Errorf("changelog %s has cleanup.policy=%s, which loses state: set it to compact", name, policy)
+	}
+	if ms, err := strconv.ParseInt(settings["delete.retention.ms"], 10, 64); err == nil {
+		full.TombstoneRetention = time.Duration(min(ms, int64(100*365*24*time.Hour/time.Millisecond))) * time.Millisecond
+	}
+	if info.Replication == 1 || settings["min.insync.replicas"] == "1" {
+		a.log.Warn("the changelog is on one broker alone: what that loses, is lost", "topic", name, "replication", info.Replication, "min.insync.replicas", settings["min.insync.replicas"])
+	}
+	a.mu.Lock()
+	a.mu.logs[name] = full
+	a.mu.Unlock()
+	return full, nil
+}
+
+// ensureDeadLetters creates a set's dead-letter topic, and extends it to the
+// number of partitions of the input: a dead letter keeps its partition.
+func (a *App) ensureDeadLetters(ctx context.Context, d *topic.Description, partitions int) error {
+	info, err := a.ensure(ctx, d, "dead-letter")
+	if err != nil {
+		return err
+	}
+	if info.Partitions >= partitions {
+		return nil
+	}
+	if err := a.admin.CreatePartitions(ctx, d.Name(), partitions); err != nil {
+		return fmt.Errorf("extend dead-letter topic %s to %d partitions: %w", d.Name(), partitions, err)
+	}
+	return nil
+}
+
+// advised returns what the group was last advised of for the topics of a set.
+func (a *App) advised(ctx context.Context, set *set) (map[topic.Partition]advice, error) {
+	committed, err := a.admin.Committed(ctx, a.cfg.Application)
+	if err != nil {
+		return nil, fmt.Errorf("look up the offsets of group %s: %w", a.cfg.Application, err)
+	}
+	advised := make(map[topic.Partition]advice)
+	for p, c := range committed {
+		if !slices.Contains(topicNames(set.topics), p.Topic) {
+			continue
+		}
+		if adv, ok := parseAdvice(c.Metadata); ok {
+			advised[p] = adv
+		}
+	}
+	return advised, nil
+}
+
+// checkStateLost is asked when a shard's changelog holds no offsets record. If
+// the group was advised of offsets for the shard, there was one.
+func (a *App) checkStateLost(ctx context.Context, s *shard) error {
+	if a.cfg.AcceptStateLoss {
+		return nil
+	}
+	advised, err := a.advised(ctx, s.set)
+	if err != nil {
+		return err
+	}
+	for p, adv := range advised {
+		if p.Number == s.partition {
+			return fmt.Errorf("the group has consumed %s with state in changelog %s (topic ID %s), which now holds none: %w; see Config.AcceptStateLoss", p, ChangelogTopic(a.cfg.Application, s.set.name), adv.Changelog, ErrStateLost)
+		}
+	}
+	return nil
+}
+
+// resolveStart returns the offset at which a partition is first consumed.
+// later says that the shard has consumed other topics before this one.
+func (a *App) resolveStart(ctx context.Context, s *shard, p topic.Partition, later bool) (int64, error) {
+	start := a.cfg.Start
+	if !later && start != Earliest {
+		advised, err := a.advised(ctx, s.set)
+		if err != nil {
+			return 0, err
+		}
+		for _, adv := range slices.Collect(maps.Values(advised)) {
+			later = later || int(p.Number) >= adv.Partitions
+		}
+	}
+	at := kafka.Earliest
+	switch {
+	case later: // what came before it was found is not to be lost
+	case start == Latest:
+		at = kafka.StableEnd
+	case start != Earliest:
+		at = kafka.Time(start.at)
+	}
+	offsets, err := a.admin.Offsets(ctx, at, p)
+	if err != nil {
+		return 0, fmt.Errorf("look up where %s starts: %w", p, err)
+	}
+	next, ok := offsets[p]
+	if !ok || next < 0 {
+		return 0, fmt.Errorf("look up where %s starts: no answer: %w", p, kafka.ErrUnknownTopic)
+	}
+	a.log.Info("the first offset is resolved", "partition", p.String(), "start", strings.TrimSpace(start.String()), "offset", next)
+	return next, nil
+}

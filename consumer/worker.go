@@ -1,0 +1,199 @@
+package consumer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawlstream/pawl/topic"
+)
+
+// worker runs user code for one shard, on a goroutine of its own, so that a
+// Consume that does not return stops neither a fence nor a drain. It is given
+// one call at a time and answers each with a result.
+type worker struct {
+	h        *handle
+	calls    chan call
+	results  chan result  // room for one, so that an abandoned call never blocks
+	yield    atomic.Bool  // makes a call return between two messages
+	index    atomic.Int64 // which message of the call runs
+	limit    int64        // bytes of a transaction that close it
+	consumer Consumer
+
+	mu struct {
+		sync.Mutex
+		id      string // the goroutine's number, as stack dumps name it
+		current *call
+		since   time.Time // when the call, or its current message as last looked at, began
+		seen    int64     // the message that was looked at
+	}
+}
+
+// call is what the worker is asked to do.
+type call struct {
+	name string           // Consume, Flush, InitShard or HaltShard
+	msgs []topic.Envelope // for Consume
+}
+
+// result is how a call went.
+type result struct {
+	name string
+	n    int   // messages consumed without an error
+	err  error // of the message after those, or of the call
+	full bool  // the transaction has reached its limit in bytes
+}
+
+func newWorker(h *handle, c Consumer, limit int64) *worker {
+	return &worker{h: h, consumer: c, limit: limit, calls: make(chan call), results: make(chan result, 1)}
+}
+
+// run makes the calls until calls is closed.
+func (w *worker) run() {
+	w.mu.Lock()
+	w.mu.id = goroutineID()
+	w.mu.Unlock()
+	for c := range w.calls {
+		w.index.Store(0)
+		w.mu.Lock()
+		w.mu.current, w.mu.since, w.mu.seen = &c, time.Now(), 0
+		w.mu.Unlock()
+		r := w.do(c)
+		r.name = c.name
+		w.mu.Lock()
+		w.mu.current = nil
+		w.mu.Unlock()
+		w.results <- r
+	}
+}
+
+func (w *worker) do(c call) (r result) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+		w.h.publishing.Store(false)
+	}()
+	switch c.name {
+	case callInit:
+		w.h.publishing.Store(false)
+		if i, ok := w.consumer.(ShardIniter); ok {
+			r.err = i.InitShard(w.h)
+		}
+	case callHalt:
+		if i, ok := w.consumer.(ShardHalter); ok {
+			i.HaltShard(w.h)
+		}
+	case callFlush:
+		w.h.publishing.Store(true)
+		if r.err = w.consumer.Flush(w.h, w.h.publisher); r.err == nil {
+			r.err = w.h.tx.Err()
+		}
+	case callConsume:
+		w.h.publishing.Store(true)
+		w.consume(c.msgs, &r)
+	}
+	return r
+}
+
+const (
+	callInit    = "InitShard"
+	callHalt    = "HaltShard"
+	callFlush   = "Flush"
+	callConsume = "Consume"
+)
+
+// consume gives the messages to Consume, until one fails, the transaction is
+// full, or the owner asks for a return.
+func (w *worker) consume(msgs []topic.Envelope, r *result) {
+	h, tx := w.h, w.h.tx
+	for i := range msgs {
+		w.index.Store(int64(i))
+		if r.err = w.consumer.Consume(msgs[i], h, h.publisher); r.err != nil {
+			return
+		}
+		if r.err = tx.Err(); r.err != nil {
+			return
+		}
+		r.n++
+		if tx.Size()+h.outBytes >= w.limit {
+			r.full = true
+			return
+		}
+		if w.yield.Load() {
+			return
+		}
+	}
+}
+
+// busy says what runs, or returns nil.
+func (w *worker) busy(stuckAfter time.Duration) *BusyStatus {
+	index := w.index.Load()
+	w.mu.Lock()
+	c, since, id := w.mu.current, w.mu.since, w.mu.id
+	if c != nil && index != w.mu.seen {
+		w.mu.seen, w.mu.since = index, time.Now()
+		since = w.mu.since
+	}
+	w.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	b := &BusyStatus{Call: c.name, Since: since}
+	if time.Since(since) < stuckAfter {
+		return b
+	}
+	// Only now is it worth the cost; and the message can't go away, since the
+	// call that holds it does not return.
+	if int(index) < len(c.msgs) && w.index.Load() == index {
+		e := c.msgs[index]
+		b.Message = fmt.Sprintf("%s-%d at offset %d with key %.60q", e.TopicName(), e.Partition, e.Offset, e.Key)
+	}
+	b.Stack = stackOf(id)
+	return b
+}
+
+// goroutineID returns the number of the calling goroutine, which is only good
+// for finding its stack.
+func goroutineID() string {
+	buf := make([]byte, 64)
+	buf = buf[:runtime.Stack(buf, false)]
+	fields := bytes.Fields(buf) // goroutine N [running]:
+	if len(fields) < 2 {
+		return ""
+	}
+	if _, err := strconv.Atoi(string(fields[1])); err != nil {
+		return ""
+	}
+	return string(fields[1])
+}
+
+// stackOf returns the stack of one goroutine.
+func stackOf(id string) string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	for _, g := range bytes.Split(buf, []byte("\n\n")) {
+		if bytes.HasPrefix(g, []byte("goroutine "+id+" ")) {
+			return string(g)
+		}
+	}
+	return ""
+}
+
+// reason classes a failure for metrics and dead letters.
+func reason(err error) string {
+	var decode *topic.DecodeError
+	var panicked *PanicError
+	switch {
+	case errors.As(err, &decode):
+		return "decode"
+	case errors.As(err, &panicked):
+		return "panic"
+	}
+	return "error"
+}
