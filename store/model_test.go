@@ -1,0 +1,491 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/pawlstream/pawl/store"
+)
+
+// Three tables: values that are copied whole, values that are changed in place,
+// and keys of which many stand for one.
+var (
+	modelCounts = store.NewTable("model/counts", store.String, store.Int64)
+	modelLists  = store.NewTable("model/lists", store.PairOf(store.String, store.Int64), store.JSON[[]string]())
+	modelTimes  = store.NewTable("model", store.Time, store.String)
+)
+
+// state is what a database holds, as a test imagines it.
+type state struct {
+	Raw    map[string]string
+	Counts map[string]int64
+	Lists  map[store.Pair[string, int64]]string // joined
+	Times  map[int64]string                     // by nanosecond
+}
+
+func newState() state {
+	return state{map[string]string{}, map[string]int64{}, map[store.Pair[string, int64]]string{}, map[int64]string{}}
+}
+
+func (s state) clone() state {
+	return state{maps.Clone(s.Raw), maps.Clone(s.Counts), maps.Clone(s.Lists), maps.Clone(s.Times)}
+}
+
+func (s state) diff(t state) string { return cmp.Diff(s, t, cmpopts.EquateEmpty()) }
+
+// readAll reads everything that a transaction sees, and checks the order.
+func readAll(t *store.Transaction) (state, error) {
+	s := newState()
+	ordered := func(what string, less bool) error {
+		if !less {
+			return fmt.Errorf("%s out of order", what)
+		}
+		return nil
+	}
+	var errs []error
+	last := []byte(nil)
+	for k, v := range t.Scan(nil) {
+		errs = append(errs, ordered("raw", last == nil || bytes.Compare(last, k) < 0))
+		last = append([]byte{}, k...)
+		s.Raw[string(k)] = string(v)
+	}
+	var lastCount string
+	for k, v := range modelCounts.All(t) {
+		errs = append(errs, ordered("counts", len(s.Counts) == 0 || lastCount < k))
+		lastCount = k
+		s.Counts[k] = v
+	}
+	var lastPair store.Pair[string, int64]
+	for k, v := range modelLists.All(t) {
+		errs = append(errs, ordered("lists", len(s.Lists) == 0 || comparePairs(lastPair, k) < 0))
+		lastPair = k
+		s.Lists[k] = strings.Join(v, ",")
+	}
+	for k, v := range modelTimes.All(t) {
+		s.Times[k.UnixNano()] = v
+	}
+	return s, errors.Join(append(errs, t.Err())...)
+}
+
+func comparePairs(a, b store.Pair[string, int64]) int {
+	if c := strings.Compare(a.First, b.First); c != 0 {
+		return c
+	}
+	return int(max(-1, min(1, a.Second-b.Second)))
+}
+
+func readCommitted(o *store.Owner) (s state, err error) {
+	err = o.DB().View(func(t *store.Transaction) error {
+		s, err = readAll(t)
+		return err
+	})
+	return s, err
+}
+
+// machine runs an owner beside the state that it should hold. history holds
+// what was applied under each position, and flushed the last position that no
+// crash may take back.
+type machine struct {
+	t       *rapid.T
+	fs      *vfs.MemFS
+	o       *store.Owner
+	now     state // with the open transaction
+	old     state // committed
+	history []state
+	flushed int
+	crashes int
+}
+
+func (m *machine) config() store.Config {
+	c := memConfig(m.fs)
+	c.Options.MemTableSize = 512 << 10
+	c.Options.TableCache = 2 << 10
+	return c
+}
+
+func (m *machine) reopen() {
+	var err error
+	if m.o, err = store.Open(m.config()); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) position() []byte { return fmt.Append(nil, len(m.history)-1) }
+
+func (m *machine) applied() {
+	m.old = m.now.clone()
+	m.history = append(m.history, m.old)
+}
+
+func (m *machine) must(err error) {
+	if err != nil {
+		m.t.Helper()
+		m.t.Fatal(err)
+	}
+}
+
+var (
+	genKey   = rapid.SampledFrom([]string{"", "\x00", "a", "a\x00", "a\x00\xff", "aa", "ab", "b", "c", "\xff", "\xff\xff"})
+	genInt   = rapid.Int64Range(-3, 3)
+	genBytes = rapid.StringN(0, 8, 16)
+)
+
+func genPair(t *rapid.T) store.Pair[string, int64] {
+	return store.Pair[string, int64]{First: genKey.Draw(t, "first"), Second: genInt.Draw(t, "second")}
+}
+
+func (m *machine) Put(t *rapid.T) {
+	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "val")
+	m.must(m.o.Transaction().Put([]byte(k), []byte(v)))
+	m.now.Raw[k] = v
+}
+
+func (m *machine) Delete(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	m.must(m.o.Transaction().Delete([]byte(k)))
+	delete(m.now.Raw, k)
+}
+
+func (m *machine) DeleteRange(t *rapid.T) {
+	lo, hi := genKey.Draw(t, "lo"), genKey.Draw(t, "hi")
+	m.must(m.o.Transaction().DeleteRange([]byte(lo), []byte(hi)))
+	maps.DeleteFunc(m.now.Raw, func(k, _ string) bool { return lo <= k && k < hi })
+}
+
+func (m *machine) Get(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	v, ok, err := m.o.Transaction().Get([]byte(k))
+	m.must(err)
+	if want, has := m.now.Raw[k]; ok != has || string(v) != want {
+		t.Fatalf("Get(%q) = %q, %v, want %q, %v", k, v, ok, want, has)
+	}
+	v, ok, err = m.o.DB().Get([]byte(k))
+	m.must(err)
+	if want, has := m.old.Raw[k]; ok != has || string(v) != want {
+		t.Fatalf("DB.Get(%q) = %q, %v, want %q, %v", k, v, ok, want, has)
+	}
+}
+
+func (m *machine) Scan(t *rapid.T) {
+	o := &store.ReadOptions{Reverse: rapid.Bool().Draw(t, "reverse"), Limit: rapid.IntRange(0, 4).Draw(t, "limit")}
+	if rapid.Bool().Draw(t, "bounded") {
+		o.Lower, o.Upper = []byte(genKey.Draw(t, "lower")), []byte(genKey.Draw(t, "upper"))
+	}
+	var want, got []string
+	for k, v := range m.now.Raw {
+		if k >= string(o.Lower) && (o.Upper == nil || k < string(o.Upper)) {
+			want = append(want, fmt.Sprintf("%q=%q", k, v))
+		}
+	}
+	slices.SortFunc(want, func(a, b string) int {
+		ka, kb := unquoteKey(a), unquoteKey(b)
+		if o.Reverse {
+			ka, kb = kb, ka
+		}
+		return strings.Compare(ka, kb)
+	})
+	if o.Limit > 0 && len(want) > o.Limit {
+		want = want[:o.Limit]
+	}
+	for k, v := range m.o.Transaction().Scan(o) {
+		got = append(got, fmt.Sprintf("%q=%q", k, v))
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("Scan(%+v) = %v, want %v", o, got, want)
+	}
+	n, err := m.o.Transaction().Count(o)
+	if err != nil || n != len(want) {
+		t.Fatalf("Count(%+v) = %d, %v, want %d", o, n, err, len(want))
+	}
+}
+
+func unquoteKey(s string) (k string) {
+	if _, err := fmt.Sscanf(s, "%q", &k); err != nil {
+		panic(err)
+	}
+	return k
+}
+
+func (m *machine) UpdateCount(t *rapid.T) {
+	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	got, err := modelCounts.Update(m.o.Transaction(), k, add(n))
+	m.must(err)
+	if m.now.Counts[k] += n; got != m.now.Counts[k] {
+		t.Fatalf("Update(%q) = %d, want %d", k, got, m.now.Counts[k])
+	}
+}
+
+func (m *machine) PutCount(t *rapid.T) {
+	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	m.must(modelCounts.Put(m.o.Transaction(), k, n))
+	m.now.Counts[k] = n
+}
+
+func (m *machine) DeleteCount(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	m.must(modelCounts.Delete(m.o.Transaction(), k))
+	delete(m.now.Counts, k)
+}
+
+func (m *machine) GetCount(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	v, ok, err := modelCounts.Get(m.o.Transaction(), k)
+	m.must(err)
+	if want, has := m.now.Counts[k]; v != want || ok != has {
+		t.Fatalf("counts.Get(%q) = %d, %v, want %d, %v", k, v, ok, want, has)
+	}
+}
+
+func (m *machine) RangeCounts(t *rapid.T) {
+	lo, hi := genKey.Draw(t, "lo"), genKey.Draw(t, "hi")
+	got := maps.Collect(modelCounts.Range(m.o.Transaction(), lo, hi))
+	want := maps.Clone(m.now.Counts)
+	maps.DeleteFunc(want, func(k string, _ int64) bool { return k < lo || k >= hi })
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		t.Fatalf("Range(%q, %q): %s", lo, hi, d)
+	}
+}
+
+// AppendList changes a value in place where it can.
+func (m *machine) AppendList(t *rapid.T) {
+	k, v := genPair(t), rapid.StringMatching("[a-z]{1,3}").Draw(t, "val")
+	l, err := modelLists.Update(m.o.Transaction(), k, func(l []string) []string {
+		if len(l) > 3 {
+			l[0] = v
+			return l
+		}
+		return append(l, v)
+	})
+	m.must(err)
+	m.now.Lists[k] = strings.Join(l, ",")
+}
+
+func (m *machine) GetList(t *rapid.T) {
+	k := genPair(t)
+	l, ok, err := modelLists.Get(m.o.Transaction(), k)
+	m.must(err)
+	if want, has := m.now.Lists[k]; strings.Join(l, ",") != want || ok != has {
+		t.Fatalf("lists.Get(%v) = %v, %v, want %v, %v", k, l, ok, want, has)
+	}
+}
+
+// PutTime uses keys that differ and stand for the same instant.
+func (m *machine) PutTime(t *rapid.T) {
+	at := time.Unix(genInt.Draw(t, "sec"), 0)
+	if zone := rapid.IntRange(0, 2).Draw(t, "zone"); zone > 0 {
+		at = at.In(time.FixedZone("", zone*3600))
+	}
+	v := genBytes.Draw(t, "val")
+	m.must(modelTimes.Put(m.o.Transaction(), at, v))
+	m.now.Times[at.UnixNano()] = v
+}
+
+func (m *machine) Everything(t *rapid.T) {
+	got, err := readAll(m.o.Transaction())
+	m.must(err)
+	if d := m.now.diff(got); d != "" {
+		t.Fatalf("the transaction's state (-want +got): %s", d)
+	}
+	m.Committed(t)
+}
+
+// Committed checks I1: nothing of the open transaction is in the database.
+func (m *machine) Committed(t *rapid.T) {
+	got, err := readCommitted(m.o)
+	m.must(err)
+	if d := m.old.diff(got); d != "" {
+		t.Fatalf("the committed state (-want +got): %s", d)
+	}
+}
+
+func (m *machine) Changes(t *rapid.T) {
+	type change = store.TableChange[int64]
+	want := map[string]change{}
+	for k, v := range m.now.Counts {
+		if old, had := m.old.Counts[k]; !had || old != v {
+			want[k] = change{old, v, had, false}
+		}
+	}
+	for k, old := range m.old.Counts {
+		if _, has := m.now.Counts[k]; !has {
+			want[k] = change{old, 0, true, true}
+		}
+	}
+	got := map[string]change{}
+	last := ""
+	for k, c := range modelCounts.Changes(m.o.Transaction()) {
+		if len(got) > 0 && k <= last {
+			t.Fatalf("Changes: %q after %q", k, last)
+		}
+		last = k
+		if c.HadOld && !c.Deleted && c.Old == c.New {
+			continue // changed and changed back
+		}
+		got[k] = c
+	}
+	m.must(m.o.Transaction().Err())
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		t.Fatalf("Changes (-want +got): %s", d)
+	}
+}
+
+func (m *machine) Commit(t *rapid.T) {
+	changes, err := m.o.Seal()
+	m.must(err)
+	for i, c := range changes {
+		m.must(store.CheckRecord(c.Key, c.Value))
+		if i > 0 && bytes.Compare(changes[i-1].Key, c.Key) >= 0 {
+			t.Fatalf("sealed %x, then %x", changes[i-1].Key, c.Key)
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "outcome") == 0 {
+		m.Abort(t)
+		return
+	}
+	m.applied()
+	m.must(m.o.Apply(m.position()))
+	if got, want := m.o.Meta(), m.position(); !bytes.Equal(got, want) {
+		t.Fatalf("Meta = %q, want %q", got, want)
+	}
+}
+
+func (m *machine) Abort(*rapid.T) {
+	m.o.Abort()
+	m.now = m.old.clone()
+}
+
+func (m *machine) SetMeta(t *rapid.T) {
+	m.history = append(m.history, m.old)
+	m.must(m.o.SetMeta(m.position()))
+}
+
+func (m *machine) Flush(*rapid.T) {
+	m.must(m.o.Flush())
+	m.flushed = len(m.history) - 1
+}
+
+func (m *machine) Reopen(*rapid.T) {
+	m.must(m.o.Close())
+	m.reopen()
+	m.now = m.old.clone()
+	m.flushed = len(m.history) - 1
+	m.at(m.flushed)
+}
+
+// Crash cuts the power and opens what is left.
+func (m *machine) Crash(t *rapid.T) {
+	seed := rapid.Int64().Draw(t, "seed")
+	clone := m.fs.CrashClone(vfs.CrashCloneCfg{
+		UnsyncedDataPercent: rapid.SampledFrom([]int{0, 50, 100}).Draw(t, "kept"),
+		RNG:                 rand.New(rand.NewPCG(uint64(seed), 0)),
+	})
+	m.must(m.o.CloseWithoutFlush())
+	m.fs = clone
+	m.reopen()
+	m.crashes++
+	at := 0
+	if meta := m.o.Meta(); meta != nil {
+		if _, err := fmt.Sscan(string(meta), &at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at < m.flushed {
+		t.Fatalf("position %d after the crash, %d was flushed", at, m.flushed)
+	}
+	m.history = m.history[:at+1]
+	m.old = m.history[at]
+	m.now = m.old.clone()
+	m.flushed = at
+	m.at(at)
+}
+
+// at checks that the database is in the state of its position.
+func (m *machine) at(position int) {
+	got, err := readCommitted(m.o)
+	m.must(err)
+	if d := m.history[position].diff(got); d != "" {
+		m.t.Fatalf("the state at position %d (-want +got): %s", position, d)
+	}
+}
+
+// actions are the machine's methods, with an overall check after none of them:
+// checking is one of them, so that what it may hide is tried without.
+func actions(m *machine) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"put": m.Put, "delete": m.Delete, "deleteRange": m.DeleteRange, "get": m.Get, "scan": m.Scan,
+		"updateCount": m.UpdateCount, "putCount": m.PutCount, "deleteCount": m.DeleteCount, "getCount": m.GetCount, "rangeCounts": m.RangeCounts,
+		"appendList": m.AppendList, "getList": m.GetList, "putTime": m.PutTime,
+		"everything": m.Everything, "committed": m.Committed, "changes": m.Changes,
+		"commit": m.Commit, "abort": m.Abort, "setMeta": m.SetMeta, "flush": m.Flush, "reopen": m.Reopen, "crash": m.Crash,
+	}
+}
+
+// Whatever is done in whatever order, a database holds what was committed and a
+// transaction sees that and its own, before and after power cuts.
+func TestAnyOrderOfOperations(t *testing.T) {
+	crashes := 0
+	rapid.Check(t, func(t *rapid.T) {
+		m := &machine{t: t, fs: vfs.NewCrashableMem(), now: newState(), old: newState(), history: []state{newState()}}
+		m.reopen()
+		defer func() { m.must(m.o.Close()) }()
+		t.Repeat(actions(m))
+		crashes += m.crashes
+	})
+	if crashes < 30 {
+		t.Errorf("%d power cuts, want at least 30", crashes)
+	}
+}
+
+// The changelog alone brings back the database: what Seal returned, loaded in
+// order, is the state.
+func TestChangelogRestores(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &machine{t: t, fs: vfs.NewCrashableMem(), now: newState(), old: newState(), history: []state{newState()}}
+		m.reopen()
+		defer func() { m.must(m.o.Close()) }()
+		var log []store.Change
+		for range rapid.IntRange(1, 10).Draw(t, "transactions") {
+			for range rapid.IntRange(0, 6).Draw(t, "operations") {
+				rapid.SampledFrom([]func(*rapid.T){m.Put, m.Delete, m.DeleteRange, m.UpdateCount, m.DeleteCount, m.AppendList, m.PutTime}).Draw(t, "op")(t)
+			}
+			changes, err := m.o.Seal()
+			m.must(err)
+			for _, c := range changes {
+				log = append(log, store.Change{Key: bytes.Clone(c.Key), Value: bytes.Clone(c.Value)})
+			}
+			m.applied()
+			m.must(m.o.Apply(m.position()))
+		}
+		r, err := store.Open(memConfig(vfs.NewMem()))
+		m.must(err)
+		defer func() { m.must(r.Close()) }()
+		l := r.NewLoader()
+		for _, c := range log {
+			m.must(l.Set(c.Key, c.Value))
+			if l.Size() > 100 {
+				m.must(l.Commit(nil))
+			}
+		}
+		m.must(l.Commit(m.position()))
+		got, err := readCommitted(r)
+		m.must(err)
+		if d := m.old.diff(got); d != "" {
+			t.Fatalf("the restored state (-want +got): %s", d)
+		}
+		if got, want := r.Meta(), m.position(); !bytes.Equal(got, want) {
+			t.Fatalf("Meta = %q, want %q", got, want)
+		}
+	})
+}
