@@ -197,41 +197,43 @@ func leastLoaded(members []member, load map[string]int, id ShardID) *member {
 }
 
 // balance moves shards from members that have too many to those that have too
-// few: as few as there must be, and of those the ones for which the taker has
-// the best copy.
+// few: as few as there must be. Each comes from the member with the most, and
+// of its shards it is the one for which the taker has the best copy.
 func balance(members []member, shards []ShardID, result map[ShardID]string, load map[string]int) {
 	byID := make(map[string]member, len(members))
 	for _, m := range members {
 		byID[m.id] = m
 	}
 	for range len(shards) * len(members) {
-		moved := false
-		best := int64(-1)
-		var bestShard ShardID
-		var bestTaker string
+		var best struct {
+			id           ShardID
+			owner, taker member
+			next         int64
+		}
 		for _, id := range shards {
-			owner, ok := result[id]
+			owner, ok := byID[result[id]]
 			if !ok {
 				continue
 			}
 			taker := leastLoaded(members, load, id)
-			if taker == nil || taker.id == owner || !lighter(*taker, byID[owner], load) {
+			if taker == nil || taker.id == owner.id || !lighter(*taker, owner, load) {
 				continue
 			}
-			next := int64(0)
+			next := int64(-1)
 			if w, ok := taker.metadata.Shards[id]; ok {
-				next = w.Next + 1
+				next = w.Next
 			}
-			if next > best {
-				best, bestShard, bestTaker, moved = next, id, taker.id, true
+			heavier := load[owner.id]*best.owner.metadata.Capacity - load[best.owner.id]*owner.metadata.Capacity
+			if best.id == "" || heavier > 0 || heavier == 0 && next > best.next {
+				best.id, best.owner, best.taker, best.next = id, owner, *taker, next
 			}
 		}
-		if !moved {
+		if best.id == "" {
 			return
 		}
-		load[result[bestShard]]--
-		load[bestTaker]++
-		result[bestShard] = bestTaker
+		load[best.owner.id]--
+		load[best.taker.id]++
+		result[best.id] = best.taker.id
 	}
 }
 

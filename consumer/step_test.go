@@ -1,0 +1,158 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestStep(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	ms := func(n int) time.Time { return now.Add(time.Duration(n) * time.Millisecond) }
+	base := func(change func(*pace)) pace {
+		p := pace{interval: 100 * time.Millisecond, maxMessages: 1000}
+		change(&p)
+		return p
+	}
+	for _, c := range []struct {
+		name  string
+		p     pace
+		want  action
+		until time.Time
+	}{
+		{"nothing to do", base(func(p *pace) {}), actWait, time.Time{}},
+		{"first message", base(func(p *pace) { p.queued = 1 }), actConsume, time.Time{}},
+		{"the input ran dry", base(func(p *pace) { p.consumed, p.opened = 5, now }), actCommit, time.Time{}},
+		{"dry, but in the pause", base(func(p *pace) { p.consumed, p.opened, p.resume = 5, now, ms(3) }), actWait, ms(3)},
+		{"more came in the pause", base(func(p *pace) { p.consumed, p.queued, p.opened, p.resume = 5, 2, now, ms(3) }), actConsume, time.Time{}},
+		{"under load", base(func(p *pace) { p.consumed, p.queued, p.opened = 5, 50, ms(-99) }), actConsume, time.Time{}},
+		{"the interval has passed", base(func(p *pace) { p.consumed, p.queued, p.opened = 5, 50, ms(-100) }), actCommit, time.Time{}},
+		{"full", base(func(p *pace) { p.consumed, p.queued, p.opened, p.full = 5, 50, now, true }), actCommit, time.Time{}},
+		{"full, in the pause: nothing more is consumed", base(func(p *pace) { p.consumed, p.queued, p.opened, p.full, p.resume = 5, 50, now, true, ms(2) }), actWait, ms(2)},
+		{"as many messages as there may be", base(func(p *pace) { p.consumed, p.queued, p.opened = 1000, 50, now }), actCommit, time.Time{}},
+		{"alone", base(func(p *pace) { p.consumed, p.queued, p.opened, p.alone = 1, 50, now, 3 }), actCommit, time.Time{}},
+		{"user code runs", base(func(p *pace) { p.working, p.opened, p.queued = true, ms(-1), 9 }), actWait, ms(99)},
+		{"user code runs past the interval", base(func(p *pace) { p.working, p.opened, p.queued = true, ms(-100), 9 }), actYield, time.Time{}},
+		{"user code runs, and the shard drains", base(func(p *pace) { p.working, p.opened, p.draining = true, now, true }), actYield, time.Time{}},
+		{"drains with something open", base(func(p *pace) { p.consumed, p.queued, p.opened, p.draining, p.resume = 5, 50, now, true, ms(9) }), actCommit, time.Time{}},
+		{"drains with nothing open", base(func(p *pace) { p.queued, p.draining = 50, true }), actStop, time.Time{}},
+		{"back-off", base(func(p *pace) { p.queued, p.alone, p.hold = 50, 1, ms(200) }), actWait, ms(200)},
+		{"back-off is over", base(func(p *pace) { p.queued, p.alone, p.hold = 50, 1, now }), actConsume, time.Time{}},
+	} {
+		got, until := c.p.step(now)
+		if got != c.want || !until.Equal(c.until) {
+			t.Errorf("%s: action %d until %v, want %d until %v", c.name, got, until, c.want, c.until)
+		}
+	}
+}
+
+// Commits take at most a quarter of a shard's time, but never hold a
+// transaction open for longer than the interval.
+func TestCommitPauseGrowsWithCommits(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct{ took, pause, want time.Duration }{
+		{time.Millisecond, 5 * time.Millisecond, 5 * time.Millisecond},
+		{10 * time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond},
+		{time.Second, 5 * time.Millisecond, 100 * time.Millisecond},
+	} {
+		p := pace{interval: 100 * time.Millisecond, maxMessages: 10, consumed: 3}
+		p.committed(now, c.took, c.pause)
+		if got := p.resume.Sub(now); got != c.want {
+			t.Errorf("after a commit of %v the pause is %v, want %v", c.took, got, c.want)
+		}
+		if p.consumed != 0 {
+			t.Errorf("%d messages are open after a commit", p.consumed)
+		}
+	}
+}
+
+// Whatever happens in whatever order, the pace never asks for two things at
+// once, never consumes more than it may, and comes to a stop once told to.
+func TestPaceProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1_700_000_000, 0)
+		p := pace{interval: 100 * time.Millisecond, maxMessages: rapid.IntRange(1, 20).Draw(t, "max")}
+		for i := 0; ; i++ {
+			if i > 10_000 {
+				t.Fatal("it does not stop")
+			}
+			if i == 200 {
+				p.draining = true
+			}
+			if !p.draining {
+				p.queued += rapid.IntRange(0, 5).Draw(t, "fetched")
+			}
+			act, until := p.step(now)
+			switch act {
+			case actStop:
+				if !p.draining || p.consumed > 0 || p.working {
+					t.Fatalf("stops with %+v", p)
+				}
+				return
+			case actConsume:
+				if p.working || now.Before(p.hold) {
+					t.Fatalf("consumes with %+v", p)
+				}
+				n := p.quota()
+				if n < 1 || n > p.queued || p.consumed+n > p.maxMessages || p.alone > 0 && n != 1 {
+					t.Fatalf("quota %d with %+v", n, p)
+				}
+				if p.consumed == 0 {
+					p.opened = now
+				}
+				n = rapid.IntRange(1, n).Draw(t, "consumed")
+				p.queued -= n
+				p.consumed += n
+				if rapid.IntRange(0, 9).Draw(t, "fails") == 0 { // abort
+					p.queued += p.consumed
+					p.alone = p.consumed
+					p.reset()
+				}
+			case actCommit:
+				if p.working || p.consumed == 0 || now.Before(p.resume) && !p.draining {
+					t.Fatalf("commits with %+v", p)
+				}
+				now = now.Add(time.Millisecond)
+				p.committed(now, time.Millisecond, 5*time.Millisecond)
+			case actWait:
+				if until.IsZero() {
+					now = now.Add(time.Duration(rapid.IntRange(1, 10).Draw(t, "wait")) * time.Millisecond)
+				} else if until.Before(now) {
+					t.Fatalf("waits until %v at %v", until, now)
+				} else {
+					now = until
+				}
+			}
+		}
+	})
+}
+
+func TestNext(t *testing.T) {
+	for _, c := range []struct {
+		phase    Phase
+		stopping bool
+		err      error
+		want     Phase
+	}{
+		{Fencing, false, nil, Restoring},
+		{Restoring, false, nil, Running},
+		{Running, true, nil, Draining},
+		{Draining, true, nil, Stopped},
+		{Fencing, false, ErrFenced, Failed},
+		{Restoring, false, ErrFenced, Failed},
+		{Running, false, ErrFenced, Failed},
+		{Failed, false, nil, Fencing},
+		{Fencing, false, errNotOurs, Stopped},
+		{Restoring, false, errNotOurs, Stopped},
+		{Failed, true, errStopping, Stopped},
+		{Fencing, true, errStopping, Stopped},
+		{Restoring, true, nil, Stopped},
+		{Running, true, ErrFenced, Stopped},
+		{Draining, true, ErrFenced, Stopped},
+	} {
+		if got := next(c.phase, c.stopping, c.err); got != c.want {
+			t.Errorf("after %s, stopping %v, error %v: %s, want %s", c.phase, c.stopping, c.err, got, c.want)
+		}
+	}
+}
