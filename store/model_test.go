@@ -111,7 +111,7 @@ type machine struct {
 func (m *machine) config() store.Config {
 	c := memConfig(m.fs)
 	c.Options.MemTableSize = 512 << 10
-	c.Options.TableCache = 2 << 10
+	c.Options.TableCache = 1 << 10
 	return c
 }
 
@@ -292,6 +292,15 @@ func (m *machine) PutTime(t *rapid.T) {
 	m.now.Times[at.UnixNano()] = v
 }
 
+func (m *machine) UpdateTime(t *rapid.T) {
+	at := time.Unix(genInt.Draw(t, "sec"), 0).In(time.FixedZone("", 3600))
+	v, err := modelTimes.Update(m.o.Transaction(), at, func(s string) string { return s + "+" })
+	m.must(err)
+	if m.now.Times[at.UnixNano()] += "+"; v != m.now.Times[at.UnixNano()] {
+		t.Fatalf("times.Update(%v) = %q, want %q", at, v, m.now.Times[at.UnixNano()])
+	}
+}
+
 func (m *machine) Everything(t *rapid.T) {
 	got, err := readAll(m.o.Transaction())
 	m.must(err)
@@ -426,7 +435,8 @@ func actions(m *machine) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"put": m.Put, "delete": m.Delete, "deleteRange": m.DeleteRange, "get": m.Get, "scan": m.Scan,
 		"updateCount": m.UpdateCount, "putCount": m.PutCount, "deleteCount": m.DeleteCount, "getCount": m.GetCount, "rangeCounts": m.RangeCounts,
-		"appendList": m.AppendList, "getList": m.GetList, "putTime": m.PutTime,
+		"appendList": m.AppendList, "getList": m.GetList, "putTime": m.PutTime, "updateTime": m.UpdateTime,
+		"more1": m.UpdateCount, "more2": m.AppendList, "more3": m.GetList, "more4": m.GetCount,
 		"everything": m.Everything, "committed": m.Committed, "changes": m.Changes,
 		"commit": m.Commit, "abort": m.Abort, "setMeta": m.SetMeta, "flush": m.Flush, "reopen": m.Reopen, "crash": m.Crash,
 	}
