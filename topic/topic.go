@@ -28,6 +28,10 @@ type Description struct {
 // Name returns the topic's name on the broker.
 func (d *Description) Name() string { return d.name }
 
+// Describe returns the description. [Of] has it too, whatever the type of its
+// messages, so that code for topics of any type can take either.
+func (d *Description) Describe() *Description { return d }
+
 // Set returns the name of the co-partitioned set that the topic belongs to,
 // which is the topic's own name unless [Set] declared one. Topics of one set
 // share a shard per partition.
