@@ -1,0 +1,172 @@
+// Command bench measures Pawl against plain polling with the same Kafka
+// client library, on the Kafka that PAWL_TEST_KAFKA names:
+//
+//	make bench
+//
+// Throughput is messages per second of the measured process's own CPU time,
+// user and system, from its start until everything is committed and applied.
+// Each figure is the median of several runs, which alternate, each in a
+// process of its own. What a run has done is validated read committed.
+//
+// Latency is from publishing a message to receiving, read committed, an output
+// that includes it, with messages sent at a fixed rate whatever comes back.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	role := flag.String("role", "", "what a child process does; for the program itself")
+	runs := flag.Int("runs", 3, "runs of each figure, of which the median counts")
+	messages := flag.Int("messages", 5_000_000, "messages of a throughput run")
+	keys := flag.Int("keys", 0, "distinct keys; for a child")
+	rate := flag.Int("rate", 0, "messages a second; for a child")
+	partitions := flag.Int("partitions", 4, "partitions; for a child")
+	seconds := flag.Int("seconds", 10, "seconds of a latency run")
+	only := flag.String("only", "", "throughput or latency alone")
+	profile := flag.String("profile", "", "file for a CPU profile of a child")
+	flag.Parse()
+
+	broker := os.Getenv("PAWL_TEST_KAFKA")
+	if broker == "" {
+		fatal(fmt.Errorf("PAWL_TEST_KAFKA names no broker: run make bench, which starts one"))
+	}
+	b := bench{broker: broker, runs: *runs, messages: *messages, seconds: *seconds, profile: *profile}
+	var err error
+	switch *role {
+	case "":
+		err = b.run(*only)
+	case "poll":
+		err = b.poll(*keys)
+	case "count":
+		err = b.count(*keys)
+	case "latency":
+		err = b.latency(*rate, *partitions)
+	default:
+		err = fmt.Errorf("unknown role %q", *role)
+	}
+	if err != nil {
+		fatal(err)
+	}
+}
+
+func fatal(err error) {
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	os.Exit(1)
+}
+
+type bench struct {
+	broker         string
+	runs, messages int
+	seconds        int
+	profile        string
+}
+
+// figures is what a child prints.
+type figures struct {
+	Messages int     `json:"messages"`
+	CPU      float64 `json:"cpu"`     // seconds of the process's own
+	Seconds  float64 `json:"seconds"` // of wall clock
+	RSS      int64   `json:"rss"`     // peak, in bytes
+	Commits  float64 `json:"commits,omitempty"`
+	P50      float64 `json:"p50,omitempty"` // milliseconds
+	P99      float64 `json:"p99,omitempty"`
+}
+
+func (f figures) perCPU() float64 { return float64(f.Messages) / f.CPU }
+
+// usage fills in what the operating system knows of this process.
+func (f *figures) usage() {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		fatal(err)
+	}
+	f.CPU = time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+	f.RSS = u.Maxrss << 10
+}
+
+func (f figures) print() error { return json.NewEncoder(os.Stdout).Encode(f) }
+
+// child runs this program again in a role, and returns its figures.
+func (b bench) child(role string, args ...string) (figures, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return figures{}, err
+	}
+	args = append([]string{"-role", role, "-messages", fmt.Sprint(b.messages), "-seconds", fmt.Sprint(b.seconds)}, args...)
+	if b.profile != "" {
+		args = append(args, "-profile", b.profile+"."+role)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return figures{}, fmt.Errorf("%s: %w", strings.Join(args, " "), err)
+	}
+	var f figures
+	if err := json.Unmarshal(out, &f); err != nil {
+		return f, fmt.Errorf("%s printed %q: %w", strings.Join(args, " "), out, err)
+	}
+	return f, nil
+}
+
+// run runs everything and prints the tables.
+func (b bench) run(only string) error {
+	if only != "latency" {
+		fmt.Printf("%-14s %14s %14s %8s %10s %10s %8s\n", "keys", "poll msg/cpu-s", "pawl msg/cpu-s", "share", "msg/s", "msg/commit", "RSS MB")
+		for _, keys := range []int{1_000, 100_000} {
+			if err := b.fill(keys); err != nil {
+				return err
+			}
+			var polls, counts []figures
+			for range b.runs {
+				p, err := b.child("poll", "-keys", fmt.Sprint(keys))
+				if err != nil {
+					return err
+				}
+				c, err := b.child("count", "-keys", fmt.Sprint(keys))
+				if err != nil {
+					return err
+				}
+				polls, counts = append(polls, p), append(counts, c)
+			}
+			p, c := median(polls), median(counts)
+			fmt.Printf("%-14d %14.0f %14.0f %7.0f%% %10.0f %10.0f %8d\n", keys, p.perCPU(), c.perCPU(), 100*c.perCPU()/p.perCPU(),
+				float64(c.Messages)/c.Seconds, float64(c.Messages)/c.Commits, c.RSS>>20)
+		}
+	}
+	if only == "throughput" {
+		return nil
+	}
+	fmt.Printf("\n%-24s %10s %10s %10s %8s\n", "latency", "p50 ms", "p99 ms", "messages", "cores")
+	for _, l := range []struct{ rate, partitions int }{{10, 1}, {100, 1}, {1_000, 1}, {20_000, 4}} {
+		var all []figures
+		for range b.runs {
+			f, err := b.child("latency", "-rate", fmt.Sprint(l.rate), "-partitions", fmt.Sprint(l.partitions))
+			if err != nil {
+				return err
+			}
+			all = append(all, f)
+		}
+		slices.SortFunc(all, func(x, y figures) int { return int(1000 * (x.P99 - y.P99)) })
+		f := all[len(all)/2]
+		fmt.Printf("%6d/s on %d shard(s)    %10.1f %10.1f %10d %8.2f\n", l.rate, l.partitions, f.P50, f.P99, f.Messages, f.CPU/f.Seconds)
+	}
+	return nil
+}
+
+// median returns the run whose rate is the middle one.
+func median(all []figures) figures {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(x, y figures) int { return int(x.perCPU() - y.perCPU()) })
+	return all[len(all)/2]
+}
