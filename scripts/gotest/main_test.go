@@ -54,6 +54,12 @@ func TestRun(t *testing.T) {
 			want:    []string{"ok  \texample.com/m", "skipped  example.com/m.TestA/in_a_bubble"},
 		},
 		{
+			name:    "skips, saying how to run it",
+			test:    `func TestA(t *testing.T) { t.Skip("run with -tags synctests") }`,
+			wantErr: "1 tests skipped for want of a build tag: example.com/m.TestA",
+			want:    []string{"run with -tags synctests"},
+		},
+		{
 			name: "skips for another reason",
 			test: `func TestA(t *testing.T) { t.Skip("no disk to fill") }; func TestB(t *testing.T) { t.SkipNow() }`,
 			want: []string{"ok  \texample.com/m", "no disk to fill", "skipped  example.com/m.TestB: no reason given"},
