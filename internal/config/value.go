@@ -1,0 +1,177 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Value is a place in memory that text can be parsed into.
+type Value interface {
+	// Set parses text. Its error says what is wanted, and not what was given.
+	Set(text string) error
+
+	// Form is how the value is written, for the usage: DURATION.
+	Form() string
+}
+
+type value struct {
+	form string
+	set  func(string) error
+}
+
+func (v value) Set(text string) error { return v.set(text) }
+func (v value) Form() string          { return v.form }
+
+// Text is a value of any text.
+func Text(p *string, form string) Value {
+	return value{form, func(s string) error { *p = s; return nil }}
+}
+
+// Parsed is a value with a parser of its own.
+func Parsed[T any](p *T, form string, parse func(string) (T, error)) Value {
+	return value{form, func(s string) (err error) {
+		v, err := parse(s)
+		if err == nil {
+			*p = v
+		}
+		return err
+	}}
+}
+
+// list is a value whose flag may be given again, to add to it.
+type list struct{ value }
+
+// List is a value of several texts, between commas. Its flag may be given
+// several times.
+func List(p *[]string, form string) Value {
+	return list{Parsed(p, form+",…", func(s string) ([]string, error) {
+		var list []string
+		for item := range strings.SplitSeq(s, ",") {
+			if item = strings.TrimSpace(item); item == "" {
+				return nil, errors.New("want items between commas, none of them empty")
+			}
+			list = append(list, item)
+		}
+		return list, nil
+	}).(value)}
+}
+
+// Choice is a value that is one of several texts.
+func Choice[T ~string](p *T, choices ...T) Value {
+	names := make([]string, len(choices))
+	for i, c := range choices {
+		names[i] = string(c)
+	}
+	return Parsed(p, strings.Join(names, "|"), func(s string) (T, error) {
+		if !slices.Contains(names, s) {
+			return "", errors.New("want " + oneOf(names))
+		}
+		return T(s), nil
+	})
+}
+
+func oneOf(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// boolean is a value whose flag may stand alone.
+type boolean struct{ value }
+
+// Bool is a value that is true or false. Its flag alone means true.
+func Bool(p *bool) Value {
+	return boolean{Parsed(p, "", func(s string) (bool, error) {
+		switch s {
+		case "true":
+			return true, nil
+		case "false":
+			return false, nil
+		}
+		return false, errors.New("want true or false")
+	}).(value)}
+}
+
+// Int is a whole number of at least low.
+func Int[T ~int | ~int16 | ~int32 | ~int64](p *T, low T) Value {
+	return Parsed(p, "N", func(s string) (T, error) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || int64(T(n)) != n {
+			if errors.Is(err, strconv.ErrRange) || err == nil {
+				return 0, errors.New("want a smaller number")
+			}
+			return 0, errors.New("want a whole number")
+		}
+		if T(n) < low {
+			return 0, fmt.Errorf("want at least %d", low)
+		}
+		return T(n), nil
+	})
+}
+
+// Duration is a time with its unit. Zero is refused: in a Config it would
+// mean the default.
+func Duration(p *time.Duration) Value {
+	return Parsed(p, "DURATION", func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		switch {
+		case err != nil:
+			if _, err := strconv.ParseFloat(s, 64); err == nil {
+				return 0, fmt.Errorf("want a unit with it: say %ss for seconds or %sms for milliseconds", s, s)
+			}
+			return 0, errors.New("want a duration such as 100ms, 30s or 5m")
+		case d <= 0:
+			return 0, errors.New("want a duration above zero")
+		}
+		return d, nil
+	})
+}
+
+// units of sizes. Kafka's tools say bytes; people say MB and mean either.
+var units = map[string]int64{
+	"": 1, "b": 1,
+	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+	"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
+	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+}
+
+// Bytes is a size: a number of bytes, or a number with a unit, of which KiB,
+// MiB and GiB are powers of 1,024, KB, MB and GB powers of 1,000, and K, M and
+// G mean KiB, MiB and GiB. Zero is refused: in a Config it would mean the
+// default.
+func Bytes(p *int64) Value {
+	return Parsed(p, "SIZE", func(s string) (int64, error) {
+		wanted := errors.New("want a size such as 64MiB, 1.5GiB or 1048576")
+		i := strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
+		if i < 0 {
+			i = len(s)
+		}
+		unit, ok := units[strings.ToLower(strings.TrimSpace(s[i:]))]
+		if !ok {
+			return 0, wanted
+		}
+		if n, err := strconv.ParseInt(s[:i], 10, 64); err == nil && n <= math.MaxInt64/unit {
+			if n == 0 {
+				return 0, errors.New("want a size above zero")
+			}
+			return n * unit, nil
+		}
+		f, err := strconv.ParseFloat(s[:i], 64)
+		switch n := f * float64(unit); {
+		case err != nil && !errors.Is(err, strconv.ErrRange):
+			return 0, wanted
+		case n >= math.MaxInt64 || err != nil:
+			return 0, errors.New("want a smaller size")
+		case n < 1:
+			return 0, errors.New("want a size above zero")
+		default:
+			return int64(n), nil
+		}
+	})
+}
