@@ -28,7 +28,8 @@ type App struct {
 	admin  *kafka.Admin
 	budget *store.Budget
 	group  *group
-	busy   atomic.Int64 // shards with an open transaction
+	busy   atomic.Int64  // shards with an open transaction
+	held   chan struct{} // closed once the state directory is this process's
 
 	mu struct {
 		sync.Mutex
@@ -55,7 +56,7 @@ func New(cfg Config, consumers ...Consumer) (*App, error) {
 		return nil, fmt.Errorf("configure application %s: %w", cfg.Application, err)
 	}
 	a := &App{cfg: cfg, log: cfg.Logger.With("application", cfg.Application), sets: sets}
-	a.metrics = newMetrics(a)
+	a.metrics, a.held = newMetrics(a), make(chan struct{})
 	a.mu.shards, a.mu.copies = make(map[ShardID]*shard), make(map[ShardID]warmth)
 	a.mu.logs = make(map[string]changelogInfo)
 	return a, nil
@@ -165,6 +166,7 @@ func (a *App) Run(ctx context.Context) error {
 		return err
 	}
 	defer lock.release()
+	close(a.held)
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
@@ -172,11 +174,19 @@ func (a *App) Run(ctx context.Context) error {
 	a.budget = store.NewBudget(a.cfg.Memory / 2)
 	defer a.budget.Close()
 	a.findCopies()
-	if a.group, err = newGroup(a); err != nil {
+	group, err := newGroup(a)
+	if err != nil {
 		return err
 	}
+	a.mu.Lock()
+	a.group = group // Status may be asked at any time
+	a.mu.Unlock()
 	return a.work(ctx)
 }
+
+// Held returns a channel that is closed once Run holds the state directory:
+// from then on, until Run returns, its files are this process's to write.
+func (a *App) Held() <-chan struct{} { return a.held }
 
 // connect reaches the cluster, and checks it and the topics.
 func (a *App) connect(ctx context.Context) (err error) {
@@ -261,6 +271,7 @@ func (a *App) work(ctx context.Context) error {
 // process and stops those it has taken away. The others notice nothing.
 func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 	owned := a.group.owned()
+	a.budget.Expect(len(owned))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for id, s := range a.mu.shards {

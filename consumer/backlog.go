@@ -17,6 +17,7 @@ type backlog struct {
 	first   cursor
 	next    cursor
 	queued  int // messages from next on
+	bytes   int // of all messages held
 
 	positions map[topic.Partition]int64 // of each partition, at next
 	committed map[topic.Partition]int64 // and at first
@@ -38,6 +39,17 @@ func newBacklog(positions map[topic.Partition]int64) *backlog {
 	return b
 }
 
+// freeBatches is how many empty batches are kept for use: as many as the
+// longest transactions of small messages hold.
+const freeBatches = 64
+
+// rest gives up the memory that is kept for use, when little happens.
+func (b *backlog) rest() {
+	if len(b.batches) == 0 {
+		b.free = nil
+	}
+}
+
 // batch returns an empty batch to fetch into.
 func (b *backlog) batch() *kafka.Batch {
 	if n := len(b.free); n > 0 {
@@ -52,6 +64,7 @@ func (b *backlog) batch() *kafka.Batch {
 func (b *backlog) push(batch *kafka.Batch) {
 	b.batches = append(b.batches, batch)
 	b.queued += len(batch.Envelopes)
+	b.bytes += batch.Bytes
 	if b.queued == 0 {
 		b.advance(0) // it only moves positions
 	}
@@ -113,8 +126,9 @@ func (b *backlog) advance(n int) {
 // done with.
 func (b *backlog) commit() {
 	for _, batch := range b.batches[:b.next.batch] {
+		b.bytes -= batch.Bytes
 		batch.Reset()
-		if len(b.free) < 4 {
+		if len(b.free) < freeBatches {
 			b.free = append(b.free, batch)
 		}
 	}

@@ -25,6 +25,7 @@ type running struct {
 
 	workerDone chan struct{} // closed when the worker has ended
 	abandoned  bool          // user code did not return in time
+	inputLimit int           // bytes of messages held that close the transaction
 	counted    bool          // counted among the process's busy shards
 
 	lastCommit time.Time
@@ -55,7 +56,9 @@ func (r *incarnation) openLoop(ctx context.Context) {
 	user, cancel := context.WithCancel(ctx)
 	r.cancel = cancel
 	r.handle = newHandle(user, s.id, topic.Partition{Topic: s.set.topics[0].Name(), Number: s.partition}, r.db)
-	r.worker = newWorker(r.handle, s.set.consumer, s.app.share(s.app.cfg.Memory/4, 256<<10, s.app.cfg.TransactionBytes))
+	limit := s.app.share(s.app.cfg.Memory/4, 256<<10, s.app.cfg.TransactionBytes)
+	r.inputLimit = int(limit)
+	r.worker = newWorker(r.handle, s.set.consumer, limit)
 	r.workerDone = make(chan struct{})
 	go func() {
 		defer close(r.workerDone)
@@ -133,7 +136,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 
 // fetch asks for the next messages, when there is room for them.
 func (r *incarnation) fetch() {
-	if r.fetching || r.pace.draining || r.backlog.queued >= fetchAhead {
+	if r.fetching || r.pace.draining || r.backlog.queued >= fetchAhead || r.backlog.queued > 0 && r.backlog.bytes >= r.inputLimit {
 		return
 	}
 	r.fetching = true
@@ -218,7 +221,7 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 	case callConsume:
 		r.backlog.advance(res.n)
 		r.pace.consumed += res.n
-		r.pace.full = r.pace.full || res.full
+		r.pace.full = r.pace.full || res.full || r.backlog.bytes >= r.inputLimit
 		if res.err != nil {
 			failed := r.backlog.peek(1)[0]
 			return r.fail(ctx, failed, r.pace.consumed+1, res.err)
@@ -243,6 +246,7 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 func (r *incarnation) chores(ctx context.Context) error {
 	cfg := r.s.app.cfg
 	r.s.observe(r)
+	r.backlog.rest()
 	if idle := r.pace.consumed == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
 		if r.backlog.moved() {
 			// The input ends with markers or aborted messages, which no
