@@ -27,11 +27,12 @@ import (
 // storage library, none the wiser, can be closed in good order.
 type disk struct {
 	vfs.FS
-	dir    string
 	onFull func(full bool, path string, err error)
+	after  func(time.Duration) (passed <-chan time.Time, stop func())
 
-	frozen      chan struct{} // closed by freeze
-	interrupted chan struct{} // closed by interrupt
+	frozen      chan struct{}   // closed by freeze
+	interrupted chan struct{}   // closed by interrupt
+	giveUp      <-chan struct{} // closed by whoever opened the database, perhaps
 
 	mu struct {
 		sync.Mutex
@@ -52,17 +53,22 @@ const (
 	fullWaitMax = time.Second
 )
 
-func newDisk(fs vfs.FS, dir string, onFull func(bool, string, error)) *disk {
+func newDisk(fs vfs.FS, onFull func(bool, string, error)) *disk {
 	if onFull == nil {
 		onFull = func(bool, string, error) {}
 	}
 	return &disk{
 		FS:          fs,
-		dir:         dir,
 		onFull:      onFull,
+		after:       timeAfter,
 		frozen:      make(chan struct{}),
 		interrupted: make(chan struct{}),
 	}
+}
+
+func timeAfter(d time.Duration) (<-chan time.Time, func()) {
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
 }
 
 // interrupt makes writes stop waiting for space, now and later: the first one
@@ -111,14 +117,18 @@ func (d *disk) do(path string, write func() error) (swallowed bool, err error) {
 	d.wait(path, err, 1)
 	defer func() { d.wait(path, err, -1) }()
 	for pause := fullWaitMin; ; pause = min(2*pause, fullWaitMax) {
-		timer := time.NewTimer(pause)
+		passed, stop := d.after(pause)
 		select {
-		case <-timer.C:
+		case <-passed:
 		case <-d.frozen:
-			timer.Stop()
+			stop()
 			return true, nil
 		case <-d.interrupted:
-			timer.Stop()
+			stop()
+			d.freeze()
+			return true, nil
+		case <-d.giveUp:
+			stop()
 			d.freeze()
 			return true, nil
 		}

@@ -33,12 +33,17 @@ type Config struct {
 	// that waits. It is called from whatever goroutine writes, and must not
 	// call back.
 	OnDiskFull func(full bool, path string, err error)
+	// Interrupt, when closed, ends all waiting for disk space, as Owner.Interrupt
+	// does: it is how an Open that waits is stopped. Nil never does.
+	Interrupt <-chan struct{}
 	// OnFatal is called, from a goroutine of its own, when the storage library
 	// met what it can't go on after. The database is marked for discard on disk
 	// by then, and answers ErrFatal to its owner.
 	OnFatal func(error)
 
-	fs vfs.FS // tests' own; nil is the operating system's
+	// Tests have a file system and a clock of their own.
+	fs    vfs.FS
+	after func(time.Duration) (<-chan time.Time, func())
 }
 
 func (c Config) withDefaults() Config {
@@ -127,8 +132,12 @@ func open(c Config) (_ *Owner, err error) {
 	}
 	o := &Owner{config: c}
 	o.fatal.met = make(chan struct{})
-	o.disk = newDisk(c.fs, c.Dir, c.OnDiskFull)
-	if err := c.fs.MkdirAll(c.Dir, 0o755); err != nil {
+	o.disk = newDisk(c.fs, c.OnDiskFull)
+	if c.after != nil {
+		o.disk.after = c.after
+	}
+	o.disk.giveUp = c.Interrupt
+	if err := o.disk.MkdirAll(c.Dir, 0o755); err != nil {
 		return nil, err
 	}
 	if o.discarded, err = isMarked(c.fs, c.Dir); err != nil {
@@ -139,7 +148,7 @@ func open(c Config) (_ *Owner, err error) {
 		if err := discard(c.fs, c.Dir); err != nil {
 			return nil, err
 		}
-		if err := c.fs.MkdirAll(c.Dir, 0o755); err != nil {
+		if err := o.disk.MkdirAll(c.Dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
@@ -167,7 +176,12 @@ func open(c Config) (_ *Owner, err error) {
 		return nil, err
 	}
 	db, err := pebble.Open(c.Dir, opts)
-	if e := o.fatalError(); e != nil {
+	if e := o.ended(); e != nil {
+		if db != nil {
+			// What was opened after the disk froze is nothing to look at.
+			_ = db.Close()
+		}
+		o.fatal.told.Wait()
 		return nil, e
 	}
 	if err != nil {
