@@ -14,11 +14,18 @@ import (
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/topic"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
+
+// devFault is a fault of every request of a kind.
+func devFault(key, code int16) devbroker.Fault {
+	return devbroker.Fault{Key: key, Code: code, Times: -1}
+}
 
 // env is a cluster that a test runs on, with names of its own.
 type env struct {
-	*testing.T
+	testing.TB
 	cluster cluster.Cluster
 	dev     *devbroker.Broker // nil on a real cluster
 	ctx     context.Context
@@ -45,7 +52,7 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 	test(t)
 }
 
-func dev(t *testing.T, test func(e *env)) {
+func dev(t testing.TB, test func(e *env)) {
 	b, err := devbroker.Start(devbroker.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -54,10 +61,10 @@ func dev(t *testing.T, test func(e *env)) {
 	test(newEnv(t, b.Cluster(), b))
 }
 
-func newEnv(t *testing.T, c cluster.Cluster, b *devbroker.Broker) *env {
+func newEnv(t testing.TB, c cluster.Cluster, b *devbroker.Broker) *env {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
-	return &env{T: t, cluster: c, dev: b, ctx: ctx, prefix: fmt.Sprintf("t%d-%d-", time.Now().UnixNano()%1e12, run.Add(1))}
+	return &env{TB: t, cluster: c, dev: b, ctx: ctx, prefix: fmt.Sprintf("t%d-%d-", time.Now().UnixNano()%1e12, run.Add(1))}
 }
 
 func (e *env) config() Config {
@@ -84,6 +91,43 @@ func (e *env) topic(name string, partitions int, settings map[string]string) *to
 		e.Fatalf("create topic %s: created %v, %v", d.Name(), created, err)
 	}
 	return d
+}
+
+// setTopic changes a setting of a topic.
+func (e *env) setTopic(d *topic.Description, name, value string) {
+	e.Helper()
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	r := kmsg.NewIncrementalAlterConfigsRequestResource()
+	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, d.Name()
+	c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	c.Name, c.Value = name, kmsg.StringPtr(value)
+	r.Configs = append(r.Configs, c)
+	req.Resources = append(req.Resources, r)
+	a := e.admin()
+	resp, err := req.RequestWith(e.ctx, a.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Resources[0].ErrorCode)
+	}
+	if err == nil {
+		err = a.agree(e.ctx, func() (bool, error) {
+			have, err := a.TopicSettings(e.ctx, d.Name())
+			return have[name] == value, err
+		})
+	}
+	if err != nil {
+		e.Fatalf("set %s of %s to %s: %v", name, d, value, err)
+	}
+}
+
+// benchmark runs on the in-process broker, or on a real Kafka if
+// PAWL_TEST_KAFKA names one.
+func benchmark(b *testing.B, run func(e *env, d *topic.Description)) {
+	start := func(e *env) { run(e, e.topic("bench", 4, nil)) }
+	if addr := os.Getenv("PAWL_TEST_KAFKA"); addr != "" {
+		start(newEnv(b, cluster.Cluster{Brokers: strings.Split(addr, ",")}, nil))
+		return
+	}
+	dev(b, start)
 }
 
 func (e *env) session(id string) *Session {

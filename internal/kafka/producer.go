@@ -46,8 +46,9 @@ func (p *Producer) Publish(ctx context.Context, recs ...Record) error {
 	}
 	var s slab
 	s.fill(recs)
+	promise := s.promise
 	for i := range s.recs {
-		p.cl.Produce(ctx, &s.recs[i], s.promise)
+		p.cl.Produce(ctx, &s.recs[i], promise)
 	}
 	if err := p.cl.Flush(ctx); err != nil {
 		return fmt.Errorf("publish: %w", err)

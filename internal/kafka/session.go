@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,7 @@ type Session struct {
 	slab   slab
 	ends   endTxns
 
+	reached  map[topic.Partition]int64 // the offset after the last record of ours
 	identity ProducerIdentity
 	fenced   bool
 	finished error
@@ -68,7 +70,7 @@ func NewSession(cfg Config, sc SessionConfig) (*Session, error) {
 	if sc.TransactionTimeout == 0 {
 		sc.TransactionTimeout = 10 * time.Second
 	}
-	s := &Session{id: sc.TransactionalID}
+	s := &Session{id: sc.TransactionalID, reached: make(map[topic.Partition]int64)}
 	s.limits.most = sc.MaxBatchBytes
 	s.limits.mu.topics = make(map[string]int)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -185,8 +187,9 @@ func (s *Session) attempt(ctx context.Context, recs []Record) (CommitResult, err
 	}
 	s.ends.start()
 	s.slab.fill(recs)
+	promise := s.slab.promise
 	for i := range s.slab.recs {
-		s.cl.Produce(ctx, &s.slab.recs[i], s.slab.promise)
+		s.cl.Produce(ctx, &s.slab.recs[i], promise)
 	}
 	if err := s.cl.Flush(ctx); err != nil {
 		return CommitResult{}, s.lost("write", err, false)
@@ -201,19 +204,10 @@ func (s *Session) attempt(ctx context.Context, recs []Record) (CommitResult, err
 		return CommitResult{}, s.refused(ctx, recs, failed)
 	}
 
-	res := CommitResult{Next: make(map[topic.Partition]int64)}
-	last := (*kgo.Record)(nil)
-	for i := range s.slab.recs {
-		r := &s.slab.recs[i]
-		if r.Offset < 0 {
-			return CommitResult{}, s.lost("write", fmt.Errorf("a record to %s-%d was acknowledged without an offset", r.Topic, r.Partition), false)
-		}
-		if last != nil && (last.Topic != r.Topic || last.Partition != r.Partition) {
-			note(res.Next, last)
-		}
-		last = r
+	res, err := s.reach()
+	if err != nil {
+		return CommitResult{}, s.lost("write", err, false)
 	}
-	note(res.Next, last)
 
 	// The library may take a new identity by itself, which aborts what was
 	// written under the old one and would commit only the rest.
@@ -229,9 +223,7 @@ func (s *Session) attempt(ctx context.Context, recs []Record) (CommitResult, err
 	err = s.cl.EndTransaction(ctx, kgo.TryCommit)
 	s.ends.committing.Store(false)
 	if err != nil {
-		// A refusal is certain only if nothing was asked before it: a first
-		// request may have committed and lost its answer.
-		return CommitResult{}, s.lost("end", err, isFence(err) && s.ends.sent.Load() == 1)
+		return CommitResult{}, s.lost("end", err, isFence(err) && s.ends.allRefused())
 	}
 	if s.ends.answered.Load() == 0 {
 		return CommitResult{}, s.lost("end", errors.New("nobody was asked to end the transaction"), false)
@@ -242,10 +234,45 @@ func (s *Session) attempt(ctx context.Context, recs []Record) (CommitResult, err
 	return res, nil
 }
 
-// note records that the offset after r is reached, if it is the furthest.
-func note(next map[topic.Partition]int64, r *kgo.Record) {
-	p := topic.Partition{Topic: r.Topic, Number: r.Partition}
-	next[p] = max(next[p], r.Offset+1)
+// reach looks at the offset that each record was given. Each is beyond all that
+// the session was given for the partition before: anything else is no proof of
+// having been written. (The library takes "duplicate", which comes without an
+// offset, for a success.)
+func (s *Session) reach() (CommitResult, error) {
+	next := make(map[topic.Partition]int64)
+	// Records of a topic mostly come together, and its partitions in any order.
+	var name string
+	var ofTopic []int64 // by partition: the offset after the last record; -1 before the first
+	flush := func() {
+		for n, o := range ofTopic {
+			if o >= 0 {
+				next[topic.Partition{Topic: name, Number: int32(n)}] = o
+			}
+		}
+		ofTopic = ofTopic[:0]
+	}
+	for i := range s.slab.recs {
+		r := &s.slab.recs[i]
+		if r.Topic != name {
+			flush()
+			name = r.Topic
+		}
+		for len(ofTopic) <= int(r.Partition) {
+			ofTopic = append(ofTopic, -1)
+		}
+		least := ofTopic[r.Partition]
+		if least < 0 {
+			p := topic.Partition{Topic: name, Number: r.Partition}
+			least = max(next[p], s.reached[p])
+		}
+		if r.Offset < least {
+			return CommitResult{}, fmt.Errorf("a record to %s-%d was acknowledged with offset %d, and those before reached %d", name, r.Partition, r.Offset, least)
+		}
+		ofTopic[r.Partition] = r.Offset + 1
+	}
+	flush()
+	maps.Copy(s.reached, next)
+	return CommitResult{Next: next}, nil
 }
 
 // renew takes note of the epoch that the end of a transaction gave. The
@@ -373,12 +400,22 @@ type endTxns struct {
 	committing     atomic.Bool
 	produced       atomic.Int64 // produce requests written in this transaction
 	sent, answered atomic.Int64 // requests to end it, and answers
+	moved          atomic.Int64 // searches for the coordinator since the end began
+}
+
+// allRefused says whether the last answer, a refusal, holds for every request
+// to end the transaction. It does not if one of them got no answer, or one
+// after which the library looked for the coordinator anew: either may have
+// been acted on. What remains is CONCURRENT_TRANSACTIONS, which is a refusal.
+func (e *endTxns) allRefused() bool {
+	return e.sent.Load() == e.answered.Load() && e.moved.Load() == 0
 }
 
 func (e *endTxns) start() {
 	e.produced.Store(0)
 	e.sent.Store(0)
 	e.answered.Store(0)
+	e.moved.Store(0)
 }
 
 // OnBrokerWrite is called by the library after each write of a request.
@@ -386,6 +423,10 @@ func (e *endTxns) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ tim
 	switch kmsg.Key(key) {
 	case kmsg.Produce:
 		e.produced.Add(1)
+	case kmsg.FindCoordinator:
+		if e.sent.Load() > 0 {
+			e.moved.Add(1)
+		}
 	case kmsg.EndTxn:
 		e.sent.Add(1)
 		if err == nil && e.committing.Load() {
