@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/pawlstream/pawl/consumer"
-	"github.com/pawlstream/pawl/internal/admin"
 	"github.com/pawlstream/pawl/internal/config"
 	"github.com/pawlstream/pawl/internal/devbroker"
 )
@@ -100,7 +98,7 @@ func (p *program) serve(ctx context.Context, consumers []consumer.Consumer) (err
 		if err != nil {
 			return err
 		}
-		defer stop()
+		defer stop() // after everything that uses it
 	}
 	if p.Cluster.SASL.Mechanism != "" && p.Cluster.TLS == nil {
 		p.log.Warn("SASL without TLS: the network between here and the brokers sees who logs in and every message", "cluster", p.Cluster)
@@ -112,28 +110,11 @@ func (p *program) serve(ctx context.Context, consumers []consumer.Consumer) (err
 	if err != nil {
 		return usageError{err}
 	}
-	listener, err := net.Listen("tcp", p.admin)
+	port, err := openPort(ctx, p.admin, p.StateDir, app, registry, p.log)
 	if err != nil {
-		return fmt.Errorf("serve the admin API: %w", err)
+		return err
 	}
-	p.log.Info("serving the admin API", "url", "http://"+listener.Addr().String())
-
-	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
-	served := make(chan error, 1)
-	go func() {
-		served <- admin.Serve(adminCtx, listener, admin.Source{
-			Ready:    func() error { return ready(ctx, app) },
-			Status:   func() admin.Status { return statusOf(ctx, app) },
-			Gatherer: registry,
-			Logger:   p.log,
-		})
-	}()
-	defer func() {
-		stopAdmin()
-		if serveErr := <-served; serveErr != nil {
-			err = errors.Join(err, fmt.Errorf("serve the admin API: %w", serveErr))
-		}
-	}()
+	defer func() { err = errors.Join(err, port.close()) }()
 	return app.Run(ctx)
 }
 
