@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -129,7 +130,7 @@ func (l *loader) readSecret(f secretFile, from string) {
 		l.errs = append(l.errs, fmt.Errorf("%s and %s are both set: one of them says it", l.from[f.of], from))
 		return
 	}
-	text, err := os.ReadFile(*f.path)
+	text, err := readSmall(*f.path)
 	if err != nil {
 		l.errs = append(l.errs, fmt.Errorf("%s: read %s: %w", from, strings.ReplaceAll(f.of, "-", " "), err))
 		return
@@ -144,6 +145,23 @@ func (l *loader) readSecret(f secretFile, from string) {
 	if err != nil {
 		l.errs = append(l.errs, fmt.Errorf("%s %q: %w", from, *f.path, err))
 	}
+}
+
+// secretMax is the size of the longest file that is read as a secret. A
+// device file has no end.
+const secretMax = 64 << 10
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, secretMax+1))
+	if err == nil && len(text) > secretMax {
+		err = fmt.Errorf("%s is longer than %d bytes", path, secretMax)
+	}
+	return text, err
 }
 
 // variables returns the texts that the environment holds.
@@ -258,17 +276,18 @@ func isFlag(arg string, unknown *pflag.NotExistError) bool {
 	return name == "--"+unknown.GetSpecifiedName()
 }
 
+// unknownFlag says which flag is nearest to one that is not known.
 func (l *loader) unknownFlag(name string) error {
+	long := "--" + strings.TrimLeft(name, "-")
+	near := nearest(long, l.names(Setting.flag))
 	for _, s := range l.settings {
-		if s.Secret && name == s.flag() {
-			return fmt.Errorf("there is no flag %s, since others could see it: set %s, or name a file with %s%s", name, s.variable(), s.flag(), fileSuffix)
+		switch {
+		case !s.Secret || near != s.flag():
+		case long == near:
+			return fmt.Errorf("there is no flag %s, since others could see it: set %s, or name a file with %s%s", near, s.variable(), near, fileSuffix)
+		default:
+			near += fileSuffix
 		}
 	}
-	long := "--" + strings.TrimLeft(name, "-")
-	return fmt.Errorf("unknown flag %s%s", name, Suggest(long, l.names(func(s Setting) string {
-		if s.Secret {
-			return ""
-		}
-		return s.flag()
-	})))
+	return fmt.Errorf("unknown flag %s%s", name, didYouMean(near))
 }

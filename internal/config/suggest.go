@@ -4,17 +4,25 @@ import "fmt"
 
 // Suggest returns a question that names the known name nearest to one that is
 // not known, or nothing if none is near.
-func Suggest(name string, known []string) string {
+func Suggest(name string, known []string) string { return didYouMean(nearest(name, known)) }
+
+func didYouMean(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(": did you mean %s?", name)
+}
+
+// nearest returns the known name that a slip of the hand makes name out of,
+// or nothing.
+func nearest(name string, known []string) string {
 	best, distance := "", 1+max(2, len(name)/4)
 	for _, k := range known {
 		if d := edits(name, k); d < distance {
 			best, distance = k, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(": did you mean %s?", best)
+	return best
 }
 
 // edits returns how many bytes must be inserted, deleted, changed or swapped
