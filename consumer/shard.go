@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -272,6 +273,7 @@ func (s *shard) attach(r *incarnation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.current = r
+	s.mu.status.Offsets, s.mu.status.Changelog = maps.Clone(r.backlog.committed), r.position.Next
 }
 
 func (s *shard) detach(r *incarnation) {
