@@ -1,0 +1,6 @@
+//go:build !synctests
+
+package consumertest
+
+// virtual says that the Kafka client can run in virtual time.
+const virtual = false
