@@ -79,7 +79,10 @@ func (p *pipe) finish(err error) {
 func (p *pipe) breakOff(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.buf, p.mu.read, p.mu.end = nil, 0, err
+	p.mu.buf, p.mu.read = nil, 0
+	if p.mu.end != net.ErrClosed { // whoever closed it knows
+		p.mu.end = err
+	}
 	if p.mu.alarm != nil {
 		p.mu.alarm.Stop()
 	}
