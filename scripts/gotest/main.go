@@ -22,6 +22,10 @@ import (
 // wantsTag finds the skips of tests that need a build tag, however they put it.
 var wantsTag = regexp.MustCompile(`\btags?\b`)
 
+// skippedInBubble is said by a test that skipped in a bubble of testing/synctest,
+// which go test reports as one that passed.
+const skippedInBubble = "needs the build tag synctests"
+
 func main() {
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
@@ -121,7 +125,7 @@ func report(events io.Reader, w io.Writer) (skips, error) {
 				fmt.Fprint(w, said)
 			case e.Action == "fail":
 				fmt.Fprint(w, said)
-			case e.Action == "skip":
+			case e.Action == "skip", strings.Contains(said, skippedInBubble):
 				found = append(found, skip{e.Package + "." + e.Test, reason(said)})
 			}
 		}

@@ -60,6 +60,12 @@ func TestRun(t *testing.T) {
 			want:    []string{"run with -tags synctests"},
 		},
 		{
+			name:    "skips in a bubble",
+			test:    `func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { t.Skip("needs the build tag synctests") }) }`,
+			wantErr: "1 tests skipped for want of a build tag: example.com/m.TestA",
+			want:    []string{"ok  \texample.com/m", "skipped  example.com/m.TestA: "},
+		},
+		{
 			name: "skips for another reason",
 			test: `func TestA(t *testing.T) { t.Skip("no disk to fill") }; func TestB(t *testing.T) { t.SkipNow() }`,
 			want: []string{"ok  \texample.com/m", "no disk to fill", "skipped  example.com/m.TestB: no reason given"},
@@ -69,7 +75,7 @@ func TestRun(t *testing.T) {
 			dir := t.TempDir()
 			for name, text := range map[string]string{
 				"go.mod":    "module example.com/m\n\ngo 1.26\n",
-				"m_test.go": "package m\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nvar _ = os.Exit\n\n" + tt.test + "\n",
+				"m_test.go": "package m\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"testing/synctest\"\n)\n\nvar _, _ = os.Exit, synctest.Wait\n\n" + tt.test + "\n",
 			} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
 					t.Fatal(err)
