@@ -60,13 +60,13 @@ type incarnation struct {
 // Before it, the group is asked whether the shard is still this process's:
 // otherwise two processes that both believe so would fence each other for
 // ever.
-func (s *shard) begin(ctx context.Context) (r *incarnation, err error) {
+func (s *shard) begin(ctx context.Context) (_ *incarnation, err error) {
 	invariants.Crash("heartbeat-before")
 	if err := s.app.group.confirm(ctx, s); err != nil {
 		return nil, err
 	}
 	invariants.Crash("heartbeat-after")
-	r = &incarnation{s: s, log: s.log, dbFatal: make(chan error, 1), ends: make(map[topic.Partition]int64)}
+	r := &incarnation{s: s, log: s.log, dbFatal: make(chan error, 1), ends: make(map[topic.Partition]int64)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.release())
