@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,9 +31,12 @@ type disk struct {
 	onFull func(full bool, path string, err error)
 	after  func(time.Duration) (passed <-chan time.Time, stop func())
 
+	failed atomic.Bool // after a fatal error
+
 	frozen      chan struct{}   // closed by freeze
 	interrupted chan struct{}   // closed by interrupt
 	giveUp      <-chan struct{} // closed by whoever opened the database, perhaps
+	closing     chan struct{}   // closed when the database begins to close
 
 	mu struct {
 		sync.Mutex
@@ -63,6 +67,7 @@ func newDisk(fs vfs.FS, onFull func(bool, string, error)) *disk {
 		after:       timeAfter,
 		frozen:      make(chan struct{}),
 		interrupted: make(chan struct{}),
+		closing:     make(chan struct{}),
 	}
 }
 
@@ -174,6 +179,16 @@ func (d *disk) file(name string, swallowed bool, f vfs.File, err error) (vfs.Fil
 }
 
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	if d.failed.Load() {
+		// After a fatal error the storage library tries again and again to
+		// write what it can't, a new file each time: not without a pause.
+		passed, stop := timeAfter(fullWaitMin)
+		select {
+		case <-passed:
+		case <-d.closing:
+			stop()
+		}
+	}
 	swallowed, err := d.do(name, func() error { f, err = d.FS.Create(name, c); return err })
 	return d.file(name, swallowed, f, err)
 }

@@ -1,9 +1,6 @@
 package store
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // pebbleLogger is where the storage library logs. What it takes for fatal must
 // not end the process from inside a library: it fails this database alone.
@@ -38,6 +35,7 @@ func (o *Owner) fail(err error) {
 	}
 	o.fatal.err = err
 	close(o.fatal.met)
+	o.disk.failed.Store(true)
 	if wasFrozen {
 		return // Interrupt had ended it before, and left it whole
 	}
@@ -59,10 +57,6 @@ func (o *Owner) fatalError() error {
 	defer o.fatal.Unlock()
 	return o.fatal.err
 }
-
-// backgroundPause is how long the storage library is held when a flush or a
-// compaction failed: it would try again at once.
-const backgroundPause = 20 * time.Millisecond
 
 func (o *Owner) backgroundError(err error) {
 	o.config.Logger.Error("background write failed", "dir", o.config.Dir, "error", err)

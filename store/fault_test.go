@@ -21,8 +21,10 @@ type faultFS struct {
 		from   int    // the first that fails; 0 for none
 		name   string // of files that fail, a part of it
 		err    error
-		short  bool // writes of bytes are done by half before they fail
 		failed int
+
+		removes     int // so far
+		removesFrom int // the first that fails; 0 for none
 	}
 }
 
@@ -34,6 +36,37 @@ func (f *faultFS) fail(n int, name string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.from, f.mu.name, f.mu.err = n, name, err
+}
+
+// failRemoves makes removals fail from the nth on.
+func (f *faultFS) failRemoves(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.removesFrom = n
+}
+
+func (f *faultFS) remove() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.removes++
+	if f.mu.removesFrom > 0 && f.mu.removes >= f.mu.removesFrom {
+		return syscall.EIO
+	}
+	return nil
+}
+
+func (f *faultFS) Remove(name string) error {
+	if err := f.remove(); err != nil {
+		return err
+	}
+	return f.FS.Remove(name)
+}
+
+func (f *faultFS) RemoveAll(name string) error {
+	if err := f.remove(); err != nil {
+		return err
+	}
+	return f.FS.RemoveAll(name)
 }
 
 func (f *faultFS) counts() (writes, failed int) {

@@ -91,7 +91,7 @@ type Owner struct {
 	discarded bool
 	sealed    bool
 	changes   []Change
-	stalled   bool // a write never came back after a fatal error
+	stalled   <-chan error // of a commit that a fatal error left behind; nil if none
 	closed    bool
 
 	fatal struct {
@@ -226,6 +226,7 @@ func checkVersion(c Config, opts *pebble.Options) error {
 	ro := *opts
 	ro.ReadOnly = true
 	ro.FormatMajorVersion = desc.FormatMajorVersion
+	ro.Experimental.CompactionScheduler = newScheduler() // it ends with its database
 	db, err := pebble.Open(c.Dir, &ro)
 	if err != nil {
 		return openError(err)
@@ -279,6 +280,7 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 		CompactionConcurrencyRange: func() (int, int) { return 1, 2 },
 	}
 	p.Experimental.FileCacheShards = 1
+	p.Experimental.CompactionScheduler = newScheduler()
 	p.EventListener = &pebble.EventListener{
 		BackgroundError: o.backgroundError,
 		// The default would end the process. The read that met it gets an error.
@@ -300,6 +302,14 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 		}
 	}
 	return p
+}
+
+// newScheduler makes what says when a database may compact. The default one asks
+// each database ten times a second whether it wants to, and goes on asking
+// after an Open that failed. This one asks when a flush or a compaction has
+// ended, which is when the answer changes.
+func newScheduler() pebble.CompactionScheduler {
+	return pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 }
 
 // DB returns the database as everyone may read it.
@@ -419,10 +429,7 @@ func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 		return err
 	}
 	size := int64(b.Len())
-	// A write may have to wait for a memtable, and so for the disk. A fatal
-	// error meanwhile would leave it waiting for ever.
-	err := o.inside(func() error { return b.Commit(pebble.NoSync) })
-	if err != nil {
+	if err := o.commit(b); err != nil {
 		return err
 	}
 	if err := b.Close(); err != nil {
@@ -436,11 +443,11 @@ func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 	return nil
 }
 
-// inside runs a call into the storage library that may wait for the disk, and
-// gives up on it after a fatal error.
-func (o *Owner) inside(call func() error) error {
+// commit gives a batch to the storage library. That may have to wait for a
+// memtable, and so for the disk, which a fatal error would make it do for ever.
+func (o *Owner) commit(b *pebble.Batch) error {
 	done := make(chan error, 1)
-	go func() { done <- call() }()
+	go func() { done <- b.Commit(pebble.NoSync) }()
 	select {
 	case err := <-done:
 		if e := o.ended(); e != nil {
@@ -448,7 +455,7 @@ func (o *Owner) inside(call func() error) error {
 		}
 		return err
 	case <-o.fatal.met:
-		o.stalled = true
+		o.stalled = done
 		return o.fatalError()
 	}
 }
@@ -494,7 +501,15 @@ func (o *Owner) flush() error {
 	if o.unflushed.bytes == 0 {
 		return nil
 	}
-	if err := o.inside(o.d.db.Flush); err != nil {
+	flushed, err := o.d.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-flushed:
+	case <-o.fatal.met:
+	}
+	if err := o.ended(); err != nil {
 		return err
 	}
 	o.unflushed.bytes, o.unflushed.since = 0, time.Time{}
@@ -550,15 +565,14 @@ func (o *Owner) close(before error) error {
 	if o.fatalError() != nil {
 		o.disk.freeze()
 	}
-	if !o.stalled {
-		// After a fatal error, closing may find that a background job never
-		// ended. The process is about to.
-		err = errors.Join(err, o.batch.Close())
-		frozen := o.disk.isFrozen()
-		e := o.d.db.Close()
-		if !frozen {
-			err = errors.Join(err, e)
-		}
+	close(o.disk.closing)
+	if o.isStalled() {
+		// The commit holds what closing needs, and waits for a memtable that
+		// will never be written. It stays behind, in a process that is to end.
+		o.config.Logger.Error("database is left open: a write of it never ends", "dir", o.config.Dir)
+	} else if e := o.d.db.Close(); !o.disk.isFrozen() {
+		// What closing finds amiss after the disk froze is why it froze.
+		err = errors.Join(err, e)
 	}
 	o.fatal.told.Wait()
 	if o.config.Budget != nil {
@@ -569,6 +583,18 @@ func (o *Owner) close(before error) error {
 		return fmt.Errorf("close database %s: %w", o.config.Dir, err)
 	}
 	return nil
+}
+
+func (o *Owner) isStalled() bool {
+	if o.stalled == nil {
+		return false
+	}
+	select {
+	case <-o.stalled:
+		return false
+	default:
+		return true
+	}
 }
 
 func (o *Owner) closeBudget() {

@@ -1,0 +1,117 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// A manifest that can't be written is fatal to the storage library: the process
+// lives, the owner's calls say what happened, and the next Open begins afresh.
+func TestFatalErrorMarksForDiscard(t *testing.T) {
+	mem := vfs.NewMem()
+	fs := newFaultFS(mem)
+	met := make(chan error, 1)
+	config := Config{Dir: "db", Logger: slog.New(slog.DiscardHandler), OnFatal: func(err error) { met <- err }, fs: fs}
+	o, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, o, "k", "v", "1")
+	fs.fail(1, "MANIFEST", syscall.EIO)
+	if err := o.Flush(); !errors.Is(err, ErrFatal) {
+		t.Errorf("Flush = %v, want ErrFatal", err)
+	}
+	if err := <-met; !errors.Is(err, ErrFatal) {
+		t.Errorf("OnFatal got %v, want ErrFatal", err)
+	}
+	if err := o.Apply([]byte("2")); !errors.Is(err, ErrFatal) {
+		t.Errorf("Apply = %v, want ErrFatal", err)
+	}
+	if _, err := o.Seal(); !errors.Is(err, ErrFatal) {
+		t.Errorf("Seal = %v, want ErrFatal", err)
+	}
+	if err := o.Close(); !errors.Is(err, ErrFatal) {
+		t.Errorf("Close = %v, want ErrFatal", err)
+	}
+	if err := o.Close(); err != nil {
+		t.Errorf("a second Close = %v, want nil", err)
+	}
+	fs.fail(0, "", nil)
+
+	if o, err = Open(config); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := o.DB().Get([]byte("k")); ok || err != nil || o.Meta() != nil {
+		t.Errorf("after the discard: k there %v, %v, position %q; want an empty database", ok, err, o.Meta())
+	}
+	if !o.Discarded() {
+		t.Error("Discarded = false, want true")
+	}
+	put(t, o, "k", "w", "1")
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+	if o, err = Open(config); err != nil {
+		t.Fatal(err)
+	}
+	if o.Discarded() {
+		t.Error("Discarded = true at the Open after, want false")
+	}
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// onError calls a function when an error is logged.
+type onError struct {
+	slog.Handler
+	call func()
+}
+
+func (h *onError) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelError }
+
+func (h *onError) Handle(context.Context, slog.Record) error {
+	h.call()
+	return nil
+}
+
+// The same at any write of any kind, and while a new database is made: an I/O
+// error is an error, or fatal, and never the process's end; what is opened
+// after holds a position with its state, or nothing.
+func TestIOErrorAtEveryWrite(t *testing.T) {
+	const n = 40
+	fatal := 0
+	for at := 1; at <= 80; at++ {
+		mem := vfs.NewCrashableMem()
+		fs := newFaultFS(mem)
+		fs.fail(at, "", syscall.EIO)
+		done := make(chan error, 1)
+		// A flush that fails is tried again for ever: the disk works again once
+		// it was heard to fail.
+		heard := slog.New(&onError{slog.DiscardHandler, func() { fs.fail(0, "", nil) }})
+		config := Config{Dir: "db", Options: Options{MemTableSize: memTableFloor}, Logger: heard, fs: fs}
+		go func() {
+			_, err := workload(config, n)
+			done <- err
+		}()
+		err := <-done
+		if errors.Is(err, ErrFatal) {
+			fatal++
+		}
+		fs.fail(0, "", nil)
+		if e := verify(mem.CrashClone(vfs.CrashCloneCfg{}), 0); e != nil {
+			t.Errorf("write %d ended in %v; after a power cut: %v", at, err, e)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	if fatal == 0 {
+		t.Error("no write's error was fatal, want those of the manifest")
+	}
+}
