@@ -34,6 +34,9 @@ func (a *Admin) Check(ctx context.Context, allowOld bool) error {
 	var through string
 	for _, broker := range a.cfg.Cluster.Brokers {
 		brokers, err := probe(ctx, a.cfg.Cluster, broker)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return fmt.Errorf("check the cluster: %w", context.Cause(ctx)) // nothing is wrong with the broker
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
