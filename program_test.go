@@ -1,0 +1,303 @@
+package pawl_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawlstream/pawl"
+	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/devbroker"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// output is what a program writes, as it comes. Whoever waits for a line is
+// told when it is there.
+type output struct {
+	mu struct {
+		sync.Mutex
+		text bytes.Buffer
+	}
+	more chan struct{}
+}
+
+func newOutput() *output { return &output{more: make(chan struct{}, 1)} }
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	n, err := o.mu.text.Write(p)
+	o.mu.Unlock()
+	select {
+	case o.more <- struct{}{}:
+	default: // whoever waits looks at all of it
+	}
+	return n, err
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.mu.text.String()
+}
+
+// patience is how long a test waits for what takes a moment.
+const patience = 30 * time.Second
+
+// wait waits until the output holds n matches, and returns them.
+func (o *output) wait(t *testing.T, pattern string, n int) [][]string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	late := time.After(patience)
+	for {
+		if found := re.FindAllStringSubmatch(o.String(), -1); len(found) >= n {
+			return found
+		}
+		select {
+		case <-o.more:
+		case <-late:
+			t.Fatalf("%q did not come %d times in %v; the output is:\n%s", pattern, n, patience, o)
+		}
+	}
+}
+
+// running is a program that runs in this process.
+type running struct {
+	t              *testing.T
+	stdout, stderr *output
+	stop           context.CancelFunc
+	ended          chan int
+}
+
+func start(t *testing.T, args []string, consumers ...consumer.Consumer) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{t, newOutput(), newOutput(), cancel, make(chan int, 1)}
+	o := pawl.Options{Name: "/usr/local/bin/Word_Count", Args: append([]string{"--log-format=json"}, args...), Stdout: r.stdout, Stderr: r.stderr}
+	go func() { r.ended <- pawl.Run(ctx, o, consumers...) }()
+	return r
+}
+
+// status stops the program and returns its exit status.
+func (r *running) status() int {
+	r.t.Helper()
+	r.stop()
+	return r.wait()
+}
+
+// wait waits for the program to end by itself.
+func (r *running) wait() int {
+	r.t.Helper()
+	select {
+	case s := <-r.ended:
+		return s
+	case <-time.After(patience):
+		r.t.Fatalf("the program has not ended in %v:\n%s", patience, r.stderr)
+		return 0
+	}
+}
+
+// url returns the address of the admin API.
+func (r *running) url() string {
+	r.t.Helper()
+	return r.stderr.wait(r.t, `"url":"([^"]*)"`, 1)[0][1]
+}
+
+func (r *running) get(path string) (int, string) {
+	r.t.Helper()
+	resp, err := http.Get(r.url() + path)
+	if err != nil {
+		r.t.Fatalf("GET %s: %v", path, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatalf("GET %s: %v", path, err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// wordCounter is counter, and tells what its Flush publishes.
+type wordCounter struct {
+	counter
+	totals chan Total
+}
+
+func newWordCounter() wordCounter { return wordCounter{totals: make(chan Total, 100)} }
+
+func (c wordCounter) Flush(s consumer.Shard, p *topic.Publisher) error {
+	for word, n := range counts.Changes(s.Transaction()) {
+		c.totals <- Total{word, n.New}
+	}
+	return c.counter.Flush(s, p)
+}
+
+func (c wordCounter) next(t *testing.T) Total {
+	t.Helper()
+	select {
+	case total := <-c.totals:
+		return total
+	case <-time.After(patience):
+		t.Fatalf("no total came in %v", patience)
+		return Total{}
+	}
+}
+
+// broker starts a broker that programs of other processes reach, with topics
+// of two partitions.
+func broker(t *testing.T, topics ...string) (b *devbroker.Broker, publish func(topic string, keys ...string)) {
+	t.Helper()
+	b, err := devbroker.Start(devbroker.Config{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	cfg := kafka.Config{Cluster: b.Cluster()}
+	admin, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(admin.Close)
+	for _, name := range topics {
+		if _, err := admin.CreateTopic(t.Context(), kafka.TopicSpec{Name: name, Partitions: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b, publisher(t, cfg)
+}
+
+// publisher returns a function that publishes messages that are keys alone.
+func publisher(t *testing.T, cfg kafka.Config) func(topic string, keys ...string) {
+	t.Helper()
+	p, err := kafka.NewProducer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return func(topic string, keys ...string) {
+		t.Helper()
+		var recs []kafka.Record
+		for _, k := range keys {
+			recs = append(recs, kafka.Record{Topic: topic, Partition: -1, Key: []byte(k), Value: []byte{}})
+		}
+		if err := p.Publish(t.Context(), recs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A program consumes, says how it is, drains when it is told to stop, and goes
+// on where it was.
+func TestProgram(t *testing.T) {
+	b, publish := broker(t, "words", "totals")
+	dir := filepath.Join(t.TempDir(), "state")
+	args := []string{"--brokers", b.Addr(), "--state-dir", dir, "--session-timeout=6s"}
+
+	c := newWordCounter()
+	p := start(t, args, c)
+	publish("words", "a")
+	if got, want := c.next(t), (Total{"a", 1}); got != want {
+		t.Errorf("total %v, want %v", got, want)
+	}
+	p.stderr.wait(t, `"msg":"running"`, 2)
+	if status, body := p.get("/readyz"); status != 200 {
+		t.Errorf("/readyz: %d %s, want 200", status, body)
+	}
+	if status, body := p.get("/healthz"); status != 200 {
+		t.Errorf("/healthz: %d %s, want 200", status, body)
+	}
+	_, body := p.get("/metrics")
+	for _, want := range []string{"go_goroutines ", "process_cpu_seconds_total ", `pawl_shards_running{application="word-count"} 2`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics has no %q", want)
+		}
+	}
+	var st struct {
+		Application string
+		Ready       bool
+		Shards      []struct{ ID, Phase string }
+	}
+	_, body = p.get("/v1/status")
+	if err := json.Unmarshal([]byte(body), &st); err != nil {
+		t.Fatal(err)
+	}
+	want := `{word-count true [{words-000 running} {words-001 running}]}`
+	if got := fmt.Sprint(st); got != want {
+		t.Errorf("/v1/status is %s, want %s", got, want)
+	}
+	file, err := os.ReadFile(filepath.Join(dir, "admin"))
+	if got, want := "http://"+string(file), p.url()+"\n"; err != nil || got != want {
+		t.Errorf("the state directory says the admin API is at %q, %v, want %q", got, err, want)
+	}
+	if status := p.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "admin")); !os.IsNotExist(err) {
+		t.Errorf("the admin file is there after the end: %v", err)
+	}
+
+	c = newWordCounter()
+	p = start(t, args, c)
+	publish("words", "a")
+	if got, want := c.next(t), (Total{"a", 2}); got != want {
+		t.Errorf("total after a restart %v, want %v", got, want)
+	}
+	if status := p.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	}
+}
+
+// With no brokers named a program has its own, which others reach where it
+// listens, and leaves nothing behind.
+func TestProgramWithoutBrokers(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	c := newWordCounter()
+	p := start(t, []string{"--listen", "127.0.0.1:0", "--partitions", "3"}, c)
+	addr := p.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]
+	p.stderr.wait(t, `"msg":"running"`, 3)
+	state := p.stderr.wait(t, `"state":"([^"]*)"`, 1)[0][1]
+	cfg := kafka.Config{}
+	cfg.Cluster.Brokers = []string{addr}
+	publisher(t, cfg)("words", "a", "b")
+	got := map[string]int64{}
+	for range 2 {
+		total := c.next(t)
+		got[total.Word] = total.Count
+	}
+	if got["a"] != 1 || got["b"] != 1 {
+		t.Errorf("totals %v, want 1 a and 1 b", got)
+	}
+	if status := p.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	}
+	if _, err := os.Stat(state); !os.IsNotExist(err) {
+		t.Errorf("the state directory %s is there after the end: %v", state, err)
+	}
+}
+
+// A program that was told to stop before it was ready ends well too.
+func TestStopAtStart(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := start(t, []string{"--brokers", l.Addr().String(), "--state-dir", t.TempDir()}, counter{})
+	if status, body := p.get("/readyz"); status != 503 {
+		t.Errorf("/readyz of a program that is starting: %d %s, want 503", status, body)
+	}
+	if status := p.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	}
+}
