@@ -274,9 +274,13 @@ func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 	a.budget.Expect(len(owned))
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	suspects := a.group.suspects()
 	for id, s := range a.mu.shards {
-		if !owned[id] {
+		switch {
+		case !owned[id]:
 			s.stop()
+		case suspects[id]:
+			s.suspect()
 		}
 	}
 	for id := range owned {
@@ -406,8 +410,8 @@ func (a *App) View(id ShardID, fn func(*store.Transaction) error) error {
 	if s == nil || group == nil {
 		return fmt.Errorf("shard %s: %w", id, ErrNotHere)
 	}
-	if !group.fresh() {
-		return fmt.Errorf("shard %s: the last heartbeat is older than %v: %w", id, a.cfg.SessionTimeout, ErrNotHere)
+	if !group.fresh(id) {
+		return fmt.Errorf("shard %s: the last heartbeat is older than %v, or was: %w", id, a.cfg.SessionTimeout, ErrNotHere)
 	}
 	return s.view(fn)
 }

@@ -30,6 +30,7 @@ type group struct {
 		changed    chan struct{} // closed at the next assignment
 		heartbeat  time.Time     // the last that was answered without an error
 		owned      map[ShardID]bool
+		suspect    map[ShardID]bool // another process may have had them since this one last confirmed them
 	}
 
 	sent map[topic.Partition]kafka.Committed // the offsets last committed, as advice; advise's own
@@ -38,6 +39,7 @@ type group struct {
 func newGroup(app *App) (*group, error) {
 	g := &group{app: app, log: app.log, changes: make(chan struct{}, 1)}
 	g.mu.changed = make(chan struct{})
+	g.mu.suspect = make(map[ShardID]bool)
 	g.sent = make(map[topic.Partition]kafka.Committed)
 	var topics []string
 	for _, set := range app.sets {
@@ -98,12 +100,31 @@ func (g *group) heartbeat(ctx context.Context) error {
 	defer cancel()
 	sent := time.Now()
 	err := g.member.Heartbeat(ctx)
-	if err == nil {
-		g.mu.Lock()
-		g.mu.heartbeat = sent
-		g.mu.Unlock()
+	if err != nil {
+		return err
 	}
-	return err
+	g.mu.Lock()
+	lapsed := !g.mu.heartbeat.IsZero() && time.Since(g.mu.heartbeat) >= g.app.cfg.SessionTimeout
+	if lapsed {
+		for id := range g.mu.owned {
+			g.mu.suspect[id] = true
+		}
+	}
+	g.mu.heartbeat = sent
+	g.mu.Unlock()
+	if lapsed {
+		g.log.Warn("the membership has lapsed: shards are fenced anew")
+		g.tell()
+	}
+	return nil
+}
+
+// tell wakes whoever acts on assignments.
+func (g *group) tell() {
+	select {
+	case g.changes <- struct{}{}:
+	default: // it is on its way already, and the newest is what is read
+	}
 }
 
 // assigned takes a new assignment.
@@ -115,15 +136,29 @@ func (g *group) assigned(a kafka.Assignment) {
 		}
 	}
 	g.mu.Lock()
+	// Assignments can come faster than they are acted on. What an assignment
+	// in between took away, another process may have had meanwhile.
+	for id := range g.mu.owned {
+		if !owned[id] {
+			g.mu.suspect[id] = true
+		}
+	}
 	g.mu.joined, g.mu.assignment, g.mu.owned = true, a, owned
 	close(g.mu.changed)
 	g.mu.changed = make(chan struct{})
 	g.mu.Unlock()
 	g.log.Info("assigned", "generation", a.Generation, "shards", len(owned))
-	select {
-	case g.changes <- struct{}{}:
-	default: // it is on its way already, and the newest is what is read
-	}
+	g.tell()
+}
+
+// suspects returns the shards that another process may have had since they
+// were last confirmed, and forgets them.
+func (g *group) suspects() map[ShardID]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	suspects := g.mu.suspect
+	g.mu.suspect = make(map[ShardID]bool)
+	return suspects
 }
 
 // owned returns the shards that the last assignment gives to this process.
@@ -176,13 +211,12 @@ func (g *group) ownedAt(s *shard) (time.Time, bool) {
 	return g.mu.heartbeat, g.mu.owned[s.id] && !g.mu.heartbeat.IsZero()
 }
 
-// fresh says whether the last heartbeat is young enough to answer queries: no
-// other process can have been given a shard of this one before the session
-// ends.
-func (g *group) fresh() bool {
+// fresh says whether the shard can be asked: the last heartbeat is so young
+// that no other process can have been given it since, and none had it before.
+func (g *group) fresh(id ShardID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.mu.joined && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
+	return g.mu.owned[id] && !g.mu.suspect[id] && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
 }
 
 // advise commits the shards' offsets to the group, for the sake of tools that

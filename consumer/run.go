@@ -126,6 +126,8 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			}
 		case <-drain:
 			return nil
+		case <-r.s.suspected:
+			return errSuspect
 		case err := <-r.dbFatal:
 			return fmt.Errorf("database of shard %s: %w", r.s.id, err)
 		case <-ctx.Done():

@@ -29,6 +29,8 @@ type shard struct {
 	drain chan struct{} // closed when the shard is to stop
 	ended chan struct{} // closed when it has
 
+	suspected chan struct{} // has room for one
+
 	mu struct {
 		sync.Mutex
 		status   ShardStatus
@@ -40,7 +42,7 @@ type shard struct {
 }
 
 func newShard(app *App, set *set, partition int32) *shard {
-	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{})}
+	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{}), suspected: make(chan struct{}, 1)}
 	s.log = app.log.With("shard", string(s.id))
 	s.mu.status = ShardStatus{ID: s.id, Partition: topic.Partition{Topic: set.topics[0].Name(), Number: partition}, Phase: Fencing, Since: time.Now(), Lag: -1}
 	return s
@@ -79,6 +81,21 @@ func (s *shard) stop() {
 	}
 }
 
+// suspect tells that another process may have had the shard meanwhile. If it
+// runs, its incarnation ends and a new one begins with the fence, so that
+// nothing answers from a state that may be old.
+func (s *shard) suspect() {
+	s.mu.Lock()
+	if s.mu.status.Phase == Running {
+		s.mu.status.Phase, s.mu.status.Reason = Failed, errSuspect.Error() // answers no query from here on
+	}
+	s.mu.Unlock()
+	select {
+	case s.suspected <- struct{}{}:
+	default:
+	}
+}
+
 func (s *shard) stopping() bool {
 	select {
 	case <-s.drain:
@@ -92,6 +109,9 @@ var (
 	// errNotOurs says that the group does not count the shard as this
 	// process's.
 	errNotOurs = errors.New("the group has given the shard to another process")
+
+	// errSuspect says that another process may have had the shard meanwhile.
+	errSuspect = errors.New("the membership has lapsed meanwhile")
 
 	// errStopping ends a phase of a shard that is to stop.
 	errStopping = errors.New("the shard is stopping")
@@ -142,6 +162,7 @@ func (s *shard) live(hard context.Context) {
 		var err error
 		switch phase {
 		case Fencing:
+			s.trust()
 			r, err = s.begin(early)
 		case Restoring:
 			err = r.prepare(early)
@@ -169,6 +190,14 @@ func (s *shard) live(hard context.Context) {
 		}
 		s.enter(phase, after, err)
 		phase = after
+	}
+}
+
+// trust forgets what was suspected before the incarnation that begins.
+func (s *shard) trust() {
+	select {
+	case <-s.suspected:
+	default:
 	}
 }
 
