@@ -56,7 +56,7 @@ func (b *Budget) take(want int64) (size int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	third := b.bytes / 3
-	share := third / int64(max(b.mu.expected, b.mu.open+1)) / memTables
+	share := max(third/int64(max(b.mu.expected, b.mu.open+1))/memTables, memTableFloor)
 	size = min(want, share, (third-b.mu.memtables)/memTables)
 	if size < memTableFloor {
 		return 0, fmt.Errorf("memory budget of %d bytes has no room for the memtables of %d databases beside a block cache of twice their size: it takes %d",
