@@ -153,10 +153,8 @@ func (a *Admin) CreateTopic(ctx context.Context, spec TopicSpec) (created bool, 
 		settings[k] = &v
 	}
 	r, err := a.adm.CreateTopic(ctx, partitions, replication, settings, spec.Name)
-	switch {
-	case err == nil:
+	if err == nil {
 		err = r.Err
-	case errors.Is(err, kerr.TopicAlreadyExists):
 	}
 	switch {
 	case err == nil:

@@ -112,14 +112,14 @@ func (e *ConnectError) Unwrap() error { return e.Err }
 
 // Transient says whether the same call may succeed later with nothing changed
 // by anyone: a broker that can't be reached or is busy, a leader that moved, a
-// deadline. A fenced session, an unknown topic, a refused record or a refused
-// user are not transient.
+// deadline; for an unknown outcome, the same call on a new session. A fenced
+// session, an unknown topic, a refused record or a refused user are not.
 func Transient(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, ErrFenced), errors.Is(err, ErrUnknownTopic), errors.Is(err, ErrUnauthorized),
 		errors.Is(err, ErrOldBroker), errors.Is(err, ErrInstanceFenced), errors.Is(err, ErrClosed), errors.Is(err, context.Canceled):
 		return false
-	case errors.Is(err, ErrRebalancing), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, ErrRebalancing), errors.Is(err, ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded):
 		return true
 	}
 	if re := (*RecordError)(nil); errors.As(err, &re) {

@@ -198,6 +198,45 @@ func TestPollEndsWithClose(t *testing.T) {
 	})
 }
 
+// A topic that is deleted and created again under its name is another topic:
+// nothing goes on in it as if it were the same.
+func TestTopicRecreated(t *testing.T) {
+	brokers(t, func(e *env) {
+		d := e.topic("in", 1, nil)
+		s := e.session("a")
+		e.commit(s, d, "old")
+		r := e.reader()
+		r.Consume(d, 0, 0)
+		var b Batch
+		if err := r.Poll(e.ctx, 100, &b); err != nil || len(b.Envelopes) != 1 {
+			e.Fatalf("poll: %d messages, %v, want 1", len(b.Envelopes), err)
+		}
+		a := e.admin()
+		if err := a.DeleteTopics(e.ctx, d.Name()); err != nil {
+			e.Fatal(err)
+		}
+		if _, err := a.CreateTopic(e.ctx, TopicSpec{Name: d.Name(), Partitions: 1}); err != nil {
+			e.Fatal(err)
+		}
+		e.publish(d, "1", "2", "3", "4")
+		_, err := s.Commit(e.ctx, to(d, "in the old session"))
+		if !errors.Is(err, ErrUnknownTopic) {
+			e.Errorf("commit to the topic that is gone: %v, want ErrUnknownTopic", err)
+		}
+		for { // the library takes its time to believe it
+			err := r.Poll(e.ctx, 100, &b)
+			if errors.Is(err, ErrUnknownTopic) {
+				break
+			}
+			if err != nil || len(b.Envelopes) > 0 {
+				e.Fatalf("poll: %d messages, %v, want ErrUnknownTopic", len(b.Envelopes), err)
+			}
+		}
+		e.commit(e.session("a"), d, "5")
+		e.wantCommitted(d, "1", "2", "3", "4", "5")
+	})
+}
+
 func TestOffsets(t *testing.T) {
 	brokers(t, func(e *env) {
 		d := e.topic("in", 1, nil)

@@ -148,7 +148,8 @@ var errStaleLimit = errors.New("the topic's limit has changed")
 // them, if and only if it returns nil.
 //
 //   - *RecordError: a record was refused. The transaction is aborted, and the
-//     session may commit something else.
+//     session may commit something else. A topic that was deleted and created
+//     again is an unknown one to the session: it is another topic.
 //   - ErrFenced: another incarnation holds the transactional ID, or the
 //     coordinator ended the transaction by itself. Nothing of it is visible.
 //   - ErrUnknownOutcome: anything else that happened after the first byte. To
