@@ -18,6 +18,8 @@ type audit struct {
 	from map[string]int64
 	runs totals // of authors: the increases so far
 
+	increase tally // of all paths, so far
+
 	wrong findings
 }
 
@@ -59,6 +61,7 @@ func (a *audit) pathTotals(at position, value []byte) {
 		return
 	}
 	a.byPath.output(at.Partition, r.Input)
+	a.increase = a.increase.plus(tally{1, r.Added, r.Deleted})
 	// A path's messages come from one partition and go to several: the last is
 	// the one of the last input.
 	if before, ok := a.from[r.Path]; !ok || r.Input.Offset > before {
@@ -101,10 +104,7 @@ func (a *audit) through() (done, progress int64) {
 func (a *audit) verdict(in *input, stores totals) findings {
 	wrong := a.wrong
 	wrong.want("messages in the input topic", a.byPath.inputs, int64(len(in.events)))
-	for _, h := range []struct {
-		name string
-		*hop
-	}{{"by path", a.byPath}, {"by author", a.byAuthor}} {
+	for _, h := range a.hops() {
 		wrong.want("lost "+h.name, h.lost(), 0)
 		wrong.want("duplicated "+h.name, h.surplus, 0)
 		wrong.want("positions named "+h.name+" at which there is no message", h.strays(), 0)
@@ -113,6 +113,28 @@ func (a *audit) verdict(in *input, stores totals) findings {
 	wrong.compare("the last output", a.got, in.want)
 	wrong.compare("the stores", stores, in.want)
 	return wrong
+}
+
+// interrupted judges a run that was not brought to its end: what was consumed
+// was consumed once, and nothing was passed over.
+func (a *audit) interrupted() findings {
+	wrong := a.wrong
+	for _, h := range a.hops() {
+		wrong.want("passed over "+h.name, h.skipped(), 0)
+		wrong.want("duplicated "+h.name, h.surplus, 0)
+		wrong.want("positions named "+h.name+" at which there is no message", h.strays(), 0)
+		wrong.want("outputs "+h.name+" that are out of order", h.disorder, 0)
+	}
+	return wrong
+}
+
+type namedHop struct {
+	name string
+	*hop
+}
+
+func (a *audit) hops() []namedHop {
+	return []namedHop{{"by path", a.byPath}, {"by author", a.byAuthor}}
 }
 
 // findings are what is wrong: how much, and of the first in words.

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlstream/pawl/cluster"
+	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/examples/filestats"
+)
+
+// child is what a process of the demo is told by its flags.
+type child struct {
+	application, prefix, instance, stateDir string
+	brokers                                 []string
+}
+
+const (
+	// demoSession is the shortest that Kafka allows, so that a takeover fits
+	// into a demo.
+	demoSession = 6 * time.Second
+
+	// childDrain is how long a child has to finish what it has begun.
+	childDrain = 10 * time.Second
+
+	childMemory = 128 << 20
+)
+
+// args is the command line that runs the child.
+func (c child) args() []string {
+	args := []string{"demo", "child", "--application", c.application, "--prefix", c.prefix, "--instance", c.instance, "--state-dir", c.stateDir}
+	for _, b := range c.brokers {
+		args = append(args, "--brokers", b)
+	}
+	return args
+}
+
+// newChildCommand is the command that the demo runs its processes by.
+func newChildCommand() *cobra.Command {
+	var c child
+	cmd := &cobra.Command{
+		Use:    "child",
+		Short:  "Run examples/filestats until standard input is closed",
+		Hidden: true,
+		Args:   noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			return c.run(cmd.Context(), cmd.InOrStdin(), log)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.application, "application", "", "the application's name")
+	f.StringVar(&c.prefix, "prefix", "", "what the names of the topics begin with")
+	f.StringVar(&c.instance, "instance", "", "the process's name in the group")
+	f.StringVar(&c.stateDir, "state-dir", "", "the directory of the stores")
+	f.StringSliceVar(&c.brokers, "brokers", nil, "the brokers' addresses")
+	return cmd
+}
+
+// run runs the consumers until standard input ends, which it also does when
+// the parent ends in whatever way. Then it drains.
+func (c child) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // which ends with the process, at the latest
+		if _, err := io.Copy(io.Discard, stdin); err != nil {
+			log.Error("read standard input", "error", err)
+		}
+		// The broker may have gone with the parent, and user code may hang:
+		// nothing keeps an orphan.
+		time.AfterFunc(childDrain+5*time.Second, func() {
+			log.Error("the drain did not end in time")
+			os.Exit(exitError)
+		})
+		cancel()
+	}()
+	return consumer.Run(ctx, consumer.Config{
+		Application:    c.application,
+		Cluster:        cluster.Cluster{Brokers: c.brokers},
+		StateDir:       c.stateDir,
+		Instance:       c.instance,
+		SessionTimeout: demoSession,
+		DrainTimeout:   childDrain,
+		Memory:         childMemory,
+		Logger:         log,
+	}, filestats.New(c.prefix).Consumers()...)
+}

@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlstream/pawl/cluster"
+)
+
+// demoConfig is what the flags of the demo say.
+type demoConfig struct {
+	kills   int
+	seed    uint64
+	rate    int
+	input   string
+	brokers []string
+	keep    bool
+	dir     string
+	output  string
+}
+
+func newDemoCommand() *cobra.Command {
+	var cfg demoConfig
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Watch two processes being killed again and again, and nothing lost or counted twice",
+		Long: `Runs examples/filestats, which keeps totals per path, per author and per
+author and day of a real repository's history, in two processes. They are
+killed with kill -9 again and again, in the middle of a transaction; every third
+time the victim stays down, so that the other takes its shards over.
+
+At the end everything that was committed is read from the broker, and the
+stores are opened. Every message must have been counted once, and every total
+must equal a count made from the input by other code.
+
+Needs nothing installed: the broker runs in this process, unless --brokers
+names a Kafka.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("seed") {
+				cfg.seed = rand.Uint64N(1_000_000)
+			}
+			if err := cfg.check(cmd); err != nil {
+				return err
+			}
+			return cfg.command(cmd)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&cfg.kills, "kills", 5, "how often a process is killed")
+	f.Uint64Var(&cfg.seed, "seed", 0, "decides when each kill comes and who is killed (default: another each time)")
+	f.IntVar(&cfg.rate, "rate", 5000, "events fed a second; 0: as fast as it goes")
+	f.StringVar(&cfg.input, "input", "", "a file of changes, one JSON object a line, plain or gzip; - for standard input (default: the history that is built in)")
+	f.StringSliceVar(&cfg.brokers, "brokers", nil, "run on this Kafka, HOST:PORT, in topics of the run's own")
+	f.BoolVar(&cfg.keep, "keep", false, "leave those topics there")
+	f.StringVar(&cfg.dir, "dir", "", "keep stores and logs in this directory (default: a temporary one, which is removed)")
+	f.StringVarP(&cfg.output, "output", "o", "text", "what is printed: text or json")
+	cmd.AddCommand(newChildCommand())
+	return cmd
+}
+
+// check reports what is wrong with the flags.
+func (c demoConfig) check(cmd *cobra.Command) error {
+	switch {
+	case c.kills < 0:
+		return usagef(cmd, "--kills %d: want 0 or more", c.kills)
+	case c.rate < 0:
+		return usagef(cmd, "--rate %d: want events a second, or 0 for no limit", c.rate)
+	case c.output != "text" && c.output != "json":
+		return usagef(cmd, "--output %q: want text or json", c.output)
+	case c.keep && len(c.brokers) == 0:
+		return usagef(cmd, "--keep: there is nothing to keep without --brokers, since the broker ends with the demo")
+	case cmd.Flags().Changed("brokers"):
+		if err := (cluster.Cluster{Brokers: c.brokers}).Validate(); err != nil {
+			return usagef(cmd, "--brokers: %w", err)
+		}
+	}
+	return nil
+}
+
+// command runs the demo, as the program's command: with its signals, and with
+// its result printed.
+func (c demoConfig) command(cmd *cobra.Command) error {
+	stdout, stderr := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	progress := stdout
+	if c.output == "json" {
+		progress = stderr
+	}
+	v := newView(progress, os.Getenv)
+	d, err := newDemo(c, v)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stop := onSignals(cancel, func(s os.Signal) {
+		d.abandon()
+		fmt.Fprintf(stderr, "second signal (%v): exiting at once\n", s)
+	})
+	defer stop()
+
+	r, err := d.run(ctx, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		err = r.writeJSON(stdout)
+	} else {
+		err = r.writeText(stdout)
+	}
+	if err = errors.Join(err, v.failed()); err != nil {
+		return err
+	}
+	if r.wrong.count > 0 {
+		return fmt.Errorf("%d differences (seed %d):\n%v", r.wrong.count, c.seed, r.wrong)
+	}
+	return nil
+}
+
+// onSignals calls first on the first signal to stop, and second on another,
+// upon which the process ends. stop ends that.
+func onSignals(first func(), second func(os.Signal)) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	// A pipe that nobody reads from any more is a reason to stop like others,
+	// but not to stop without cleaning up.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(broken, syscall.SIGPIPE)
+	end := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for asked := false; ; {
+			select {
+			case s := <-signals:
+				if asked {
+					second(s)
+					os.Exit(128 + int(s.(syscall.Signal)))
+				}
+				asked = true
+				first()
+			case <-broken:
+				asked = true
+				first()
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		signal.Stop(broken)
+		close(end)
+		<-ended
+	}
+}
+
+// result is what a run comes to.
+type result struct {
+	Events      int64   `json:"events"`
+	Added       int64   `json:"added"`
+	Deleted     int64   `json:"deleted"`
+	Paths       int     `json:"paths"`
+	Authors     int     `json:"authors"`
+	Days        int     `json:"days"`
+	AuthorDays  int     `json:"author_days"`
+	Kills       int     `json:"kills"`
+	Takeovers   int     `json:"takeovers"`
+	Lost        int64   `json:"lost"`
+	Duplicated  int64   `json:"duplicated"`
+	Seconds     float64 `json:"seconds"`
+	Verified    bool    `json:"verified"`
+	Interrupted bool    `json:"interrupted,omitempty"`
+
+	middle int // kills in the middle of a transaction
+	want   totals
+	wrong  findings
+}
+
+func (r *result) writeJSON(w io.Writer) error {
+	if err := json.NewEncoder(w).Encode(r); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	return nil
+}
+
+// writeText prints the totals, beside those that were expected.
+func (r *result) writeText(w io.Writer) error {
+	sum := r.want.sum()
+	rows := []struct {
+		name      string
+		got, want int64
+	}{
+		{"events", r.Events, sum.Events},
+		{"lines added", r.Added, sum.Added},
+		{"lines deleted", r.Deleted, sum.Deleted},
+		{"paths", int64(r.Paths), int64(len(r.want.paths))},
+		{"authors", int64(r.Authors), int64(len(r.want.authors))},
+		{"days", int64(r.Days), int64(r.want.days())},
+		{"authors' days", int64(r.AuthorDays), int64(len(r.want.authorDays))},
+		{"lost", r.Lost, 0},
+		{"duplicated", r.Duplicated, 0},
+	}
+	s := fmt.Sprintf("\n%-22s %12s %12s\n", "", "committed", "in the input")
+	for _, row := range rows {
+		s += fmt.Sprintf("%-22s %12s %12s\n", row.name, thousands(row.got), thousands(row.want))
+	}
+	s += fmt.Sprintf("%-22s %12d\n%-22s %12d\n%-22s %12d\n%-22s %12.1f\n\n",
+		"kills", r.Kills, "mid-transaction kills", r.middle, "takeovers", r.Takeovers, "seconds", r.Seconds)
+	switch {
+	case r.Interrupted:
+		s += "interrupted: the totals are those of what was consumed until then\n"
+	case r.Verified:
+		s += "verified: nothing is lost or duplicated; every total per path, per author, and per\nauthor and day, in the last output and in the stores, equals a count of the input\n"
+	default:
+		s += "NOT verified\n"
+	}
+	if _, err := io.WriteString(w, s); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	return nil
+}
