@@ -327,22 +327,27 @@ func (c *Cluster) Metric(process, metric string) float64 {
 	return sum
 }
 
-// View calls fn with the committed state of a shard, in the process in which
-// it runs.
+// View calls fn, once, with the committed state of a shard, in the process in
+// which it runs. If it is on its way to one, View waits until it is there.
 func (c *Cluster) View(id consumer.ShardID, fn func(*store.Transaction)) {
 	c.t.Helper()
-	var errs []string
-	for _, p := range c.apps() {
-		err := p.app.View(id, func(tx *store.Transaction) error {
-			fn(tx)
-			return nil
-		})
-		if err == nil {
-			return
+	c.Until("a process to answer for shard "+string(id), func() bool {
+		for _, p := range c.apps() {
+			called := false
+			err := p.app.View(id, func(tx *store.Transaction) error {
+				called = true
+				fn(tx)
+				return nil
+			})
+			if called && err != nil {
+				c.t.Fatalf("view shard %s in process %s: %v", id, p.name, err)
+			}
+			if called {
+				return true
+			}
 		}
-		errs = append(errs, fmt.Sprintf("process %s: %v", p.name, err))
-	}
-	c.t.Fatalf("view shard %s: %s", id, strings.Join(errs, "; "))
+		return false
+	})
 }
 
 // apps returns the processes that run an application and can be reached.

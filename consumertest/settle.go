@@ -1,6 +1,7 @@
 package consumertest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
+
+// sessionTimeout is what a zero consumer.Config.SessionTimeout means.
+const sessionTimeout = 10 * time.Second
 
 // Settle returns once everything that was published so far is consumed and
 // committed: each partition of the consumed topics has its shard in one process
@@ -52,6 +56,7 @@ func (c *Cluster) Settle() {
 func (c *Cluster) unsettled() string {
 	where := make(map[string]map[consumer.ShardID]consumer.ShardStatus) // by application
 	apps := make(map[string]*application)
+	generation := make(map[string]int32)
 	c.mu.Lock()
 	for _, p := range c.mu.processes { // also of those that can't be reached: someone has to take over
 		if p.app != nil && !p.stopping {
@@ -67,6 +72,13 @@ func (c *Cluster) unsettled() string {
 		if !st.Joined {
 			return fmt.Sprintf("process %s has not joined", p.name)
 		}
+		if age := time.Since(st.LastHeartbeat); age > cmp.Or(p.config.cfg.SessionTimeout, sessionTimeout) {
+			return fmt.Sprintf("process %s has not heard of the group for %v", p.name, age)
+		}
+		if g, ok := generation[st.Application]; ok && g != st.Generation {
+			return fmt.Sprintf("process %s is in generation %d, and another in %d", p.name, st.Generation, g)
+		}
+		generation[st.Application] = st.Generation
 		shards := where[st.Application]
 		if shards == nil {
 			shards = make(map[consumer.ShardID]consumer.ShardStatus)
