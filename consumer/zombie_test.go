@@ -15,13 +15,25 @@ import (
 	"github.com/pawlstream/pawl/topic"
 )
 
-// awaitStop waits until the process is stopped by a signal.
-func (p *process) awaitStop(t *testing.T) {
+// awaitStop waits until the process is stopped by a signal. Meanwhile, it
+// publishes a few messages at a time.
+func (s *stage) awaitStop(t *testing.T, p *process) {
 	t.Helper()
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT|unix.WEXITED, nil)
 	}()
+	for range 1000 {
+		select {
+		case err := <-stopped:
+			if err != nil {
+				t.Fatalf("wait for the process to stop: %v", err)
+			}
+			return
+		default:
+			s.publish(t, 7)
+		}
+	}
 	select {
 	case err := <-stopped:
 		if err != nil {
@@ -113,11 +125,8 @@ func TestZombie(t *testing.T) {
 					a = startWitness(t, s.as(t, "a"), "stop="+at+":2")
 				default:
 					a = startWitness(t, s.as(t, "a"), "stop="+at+":9")
-					for range 30 {
-						s.publish(t, 7)
-					}
 				}
-				a.awaitStop(t)
+				s.awaitStop(t, a)
 
 				b := startWitness(t, s.as(t, "b"), "")
 				s.publish(t, 200)
@@ -156,10 +165,7 @@ func TestTransactionTimesOutWhileItsOwnerStalls(t *testing.T) {
 		spec := s.as(t, "a")
 		spec.Transaction, spec.Session = time.Second, 5*time.Minute // the group is patient, the coordinator is not
 		a := startWitness(t, spec, "stop=produce-after:9")
-		for range 30 {
-			s.publish(t, 7)
-		}
-		a.awaitStop(t)
+		s.awaitStop(t, a)
 		admin := s.admin(t)
 		open := func() (n int) {
 			all, err := admin.Transactions(t.Context())
