@@ -186,7 +186,7 @@ func (s *shard) live(hard context.Context) {
 				err = errors.Join(err, releaseErr)
 			}
 			r = nil
-			s.wait.Wait() // the database of abandoned user code is still open
+			s.awaitAbandoned(hard)
 		}
 		s.enter(phase, after, err)
 		phase = after
@@ -362,6 +362,21 @@ func (s *shard) discard(kind, why string) error {
 		return fmt.Errorf("discard the local state of shard %s (%s): %w", s.id, why, err)
 	}
 	return nil
+}
+
+// awaitAbandoned waits until user code that was abandoned has returned, since
+// the database is open until then. When the time to stop is over it is waited
+// for no longer: the process ends, and with it what holds the database.
+func (s *shard) awaitAbandoned(hard context.Context) {
+	returned := make(chan struct{})
+	go func() {
+		s.wait.Wait()
+		close(returned)
+	}()
+	select {
+	case <-returned:
+	case <-hard.Done():
+	}
 }
 
 // abandoned keeps the shard from starting again until the function that it
