@@ -54,6 +54,10 @@ func (p *program) run(ctx context.Context, consumers []consumer.Consumer) int {
 		slog.SetDefault(p.log)
 		defer TuneGC(p.Memory)()
 	}
+	stop := context.AfterFunc(ctx, func() {
+		p.log.Info("stopping"+p.hint(), "reason", context.Cause(ctx))
+	})
+	defer stop()
 	err := p.serve(ctx, consumers)
 	var bad usageError
 	switch {
@@ -66,6 +70,14 @@ func (p *program) run(ctx context.Context, consumers []consumer.Consumer) int {
 		p.complain(err)
 		return exitError
 	}
+}
+
+// hint says what a second signal does, where this program takes signals.
+func (p *program) hint() string {
+	if p.owns {
+		return ": a second signal exits at once"
+	}
+	return ""
 }
 
 // usageError is an error of how the program was called.
