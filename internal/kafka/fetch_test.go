@@ -2,12 +2,13 @@ package kafka
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
-	"encoding/hex"
-
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -137,4 +138,73 @@ func TestC46NextOffsetReachesEnd(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The cleaner of a real broker has dropped the messages, and in time the
+// markers, before the end: a reader gets there all the same.
+func TestC09CleanedTail(t *testing.T) {
+	addr := os.Getenv("PAWL_TEST_KAFKA")
+	if addr == "" { // the in-process broker never cleans
+		return
+	}
+	e := newEnv(t, cluster.Cluster{Brokers: strings.Split(addr, ",")}, nil)
+	d := e.topic("log", 1, map[string]string{
+		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100", "delete.retention.ms": "0", "min.compaction.lag.ms": "0",
+	})
+	p := topic.Partition{Topic: d.Name()}
+	s := e.session("a")
+	write := func(key, value string) {
+		if _, err := s.Commit(e.ctx, []Record{{Topic: d.Name(), Key: []byte(key), Value: []byte(value)}}); err != nil {
+			e.Fatal(err)
+		}
+	}
+	for _, v := range []string{"1", "2", "3", "4"} {
+		write("k", v)
+		time.Sleep(120 * time.Millisecond) // real time, so that the broker begins another segment
+	}
+	e.aborted(s, d, "never")
+	time.Sleep(120 * time.Millisecond) // likewise
+	write("end", "e")
+
+	// Wait until something was cleaned away, which the broker does every 15 s.
+	ends, err := e.admin().Offsets(e.ctx, StableEnd, p)
+	if err != nil {
+		e.Fatal(err)
+	}
+	for len(e.read(d, 0)) > 2 {
+		if e.ctx.Err() != nil {
+			e.Fatal("nothing was cleaned within a minute")
+		}
+		time.Sleep(500 * time.Millisecond) // real time: the broker's cleaner has no other sign
+	}
+	// Wherever a reader stands, it reaches the end by messages and NextOffset.
+	for at := range ends[p] {
+		r := e.reader()
+		r.Consume(d, 0, at)
+		var b Batch
+		next := at
+		for steps := 0; next < ends[p]; steps++ {
+			if steps > 20 {
+				e.Fatalf("a reader from %d stands at %d for ever, below the end %d", at, next, ends[p])
+			}
+			n, err := r.NextOffset(e.ctx, p, next)
+			if err != nil || n < next {
+				e.Fatalf("the next offset after %d is %d, %v", next, n, err)
+			}
+			if next = n; next >= ends[p] {
+				break
+			}
+			if err := r.Poll(e.ctx, 100, &b); err != nil {
+				e.Fatalf("poll from %d at %d: %v", at, next, err)
+			}
+			for _, m := range b.Envelopes {
+				if m.Offset < at {
+					e.Errorf("a reader from %d got %d", at, m.Offset)
+				}
+			}
+			for _, pb := range b.Parts {
+				next = max(next, pb.Next)
+			}
+		}
+	}
 }

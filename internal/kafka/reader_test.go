@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -46,7 +47,11 @@ func (e *env) aborted(s *Session, d *topic.Description, values ...string) {
 	if err := s.cl.BeginTransaction(); err != nil {
 		e.Fatal(err)
 	}
-	s.slab.fill(to(d, values...))
+	recs := to(d, values...)
+	for i := range recs {
+		recs[i].Key = []byte("aborted") // a compacted topic wants one
+	}
+	s.slab.fill(recs)
 	for i := range s.slab.recs {
 		s.cl.Produce(e.ctx, &s.slab.recs[i], s.slab.promise)
 	}
@@ -143,6 +148,56 @@ func TestConsumeMovesAndStops(t *testing.T) {
 		}
 		if n := s.Buffered(); n > 1 { // its marker at most
 			e.Errorf("%d records are buffered of partitions that are read to their end or no longer", n)
+		}
+	})
+}
+
+// However often a partition is moved, and whatever was fetched meanwhile, what
+// comes next is what stands at the place that was asked for last.
+func TestConsumeMovesAnywhere(t *testing.T) {
+	const messages = 500
+	seed := time.Now().UnixNano()
+	brokers(t, func(e *env) {
+		random := rand.New(rand.NewPCG(uint64(seed), 0))
+		d := e.topic("in", 2, nil)
+		var recs []Record
+		for i := range 2 * messages {
+			recs = append(recs, Record{Topic: d.Name(), Partition: int32(i % 2), Value: make([]byte, 100)})
+		}
+		s := e.session("a")
+		if _, err := s.Commit(e.ctx, recs); err != nil {
+			e.Fatal(err)
+		}
+		var b Batch
+		next := make(map[int32]int64) // where each partition stands
+		for range 100 {
+			p := random.Int32N(2)
+			if next[p] = random.Int64N(messages); random.IntN(10) == 0 {
+				s.StopConsuming(topic.Partition{Topic: d.Name(), Number: p})
+				delete(next, p)
+			} else {
+				s.Consume(d, p, next[p])
+			}
+			for range random.IntN(4) {
+				if len(next) == 0 {
+					break
+				}
+				ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond) // both may be read to their end
+				err := s.Poll(ctx, 1+random.IntN(messages), &b)
+				cancel()
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					e.Fatalf("seed %d: poll: %v", seed, err)
+				}
+				for _, m := range b.Envelopes {
+					if want, ok := next[m.Partition]; !ok || m.Offset != want {
+						e.Fatalf("seed %d: message %d of partition %d, which stands at %d (read: %v)", seed, m.Offset, m.Partition, want, ok)
+					}
+					next[m.Partition]++
+				}
+				for _, pb := range b.Parts {
+					next[pb.Partition.Number] = pb.Next
+				}
+			}
 		}
 	})
 }

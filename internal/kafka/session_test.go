@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/topic"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -526,6 +527,44 @@ func TestCommitIsBounded(t *testing.T) {
 			}
 			e.cluster = home
 			e.wantCommitted(d, "1")
+		})
+	})
+}
+
+// Close ends a commit that waits for a cluster that does not answer.
+func TestCloseEndsCommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dev(t, func(e *env) {
+			d := e.topic("out", 1, nil)
+			for _, key := range []int16{keyProduce, keyEndTxn} {
+				s := e.session("a")
+				e.commit(s, d, "warm")
+				seen := make(chan struct{}, 10)
+				release := e.dev.Hold(devbroker.Fault{Key: key, Times: -1})
+				e.dev.OnRequest(func(_ string, k int16) {
+					if k == key {
+						select {
+						case seen <- struct{}{}:
+						default:
+						}
+					}
+				})
+				result := make(chan error)
+				go func() {
+					_, err := s.Commit(e.ctx, to(d, "x"))
+					result <- err
+				}()
+				<-seen
+				start := time.Now()
+				s.Close()
+				if err := <-result; !errors.Is(err, ErrUnknownOutcome) {
+					e.Errorf("commit of a session closed at its %s: %v, want ErrUnknownOutcome", kmsg.NameForKey(key), err)
+				}
+				if took := time.Since(start); took > time.Second {
+					e.Errorf("Close took %v", took)
+				}
+				release()
+			}
 		})
 	})
 }
