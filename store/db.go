@@ -19,7 +19,9 @@ func (d *DB) Get(key []byte) (val []byte, ok bool, err error) {
 	if err := d.o.tx.fenced(); err != nil {
 		return nil, false, err
 	}
-	return d.o.d.getRaw(d.o.d.db, appendRawKey(nil, key))
+	stored := appendRawKey(nil, key)
+	b, ok, err := d.o.d.get(d.o.d.db, stored, nil)
+	return d.o.d.plain(stored, b, ok, err)
 }
 
 // Scan goes over the committed raw keys in order. Key and value are valid until
@@ -57,7 +59,10 @@ func (d *DB) View(fn func(*Transaction) error) (err error) {
 	defer func() { err = errors.Join(err, d.o.d.release(snap)) }()
 	t := newTransaction(d.o.d, snap, 0)
 	t.setState(stateReadOnly)
-	defer t.setState(stateClosed)
+	defer func() {
+		t.setState(stateClosed)
+		err = errors.Join(err, t.point.drop(t.d))
+	}()
 	t.parent = d.o.tx
 	if err := fn(t); err != nil {
 		return err
@@ -73,7 +78,7 @@ func (t *Transaction) fenced() error {
 	return nil
 }
 
-// meta reads what is stored under one of the database's own keys.
+// own reads what is stored under one of the database's own keys.
 func (d *database) own(key []byte) ([]byte, error) {
 	v, ok, err := d.get(d.db, key, nil)
 	if err != nil {
@@ -84,8 +89,6 @@ func (d *database) own(key []byte) ([]byte, error) {
 	}
 	return v, nil
 }
-
-var _ pebble.Reader = (*pebble.Snapshot)(nil)
 
 // A Loader restores a database from its changelog.
 type Loader struct {

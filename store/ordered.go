@@ -80,7 +80,7 @@ func mergeRuns[T changed](a, b []T) []T {
 	return append(append(out, a...), b...)
 }
 
-// A sorter sorts keys by their first eight bytes after what all begin with,
+// A sorter sorts keys by the eight bytes after what all of them begin with,
 // which fit a word, and looks at the rest of two keys only where those are
 // equal. Its buffer is kept from one sort to the next.
 type sorter struct {
@@ -93,6 +93,7 @@ type word struct {
 }
 
 func sortByKey[T changed](s *sorter, in []T, skip int) []T {
+	skip += commonPrefix(in, skip)
 	words := s.words[:0]
 	for i, e := range in {
 		words = append(words, word{keyWord(e.storedKey()[skip:]), int32(i)})
@@ -109,6 +110,23 @@ func sortByKey[T changed](s *sorter, in []T, skip int) []T {
 		out[i] = in[w.at]
 	}
 	return out
+}
+
+// commonPrefix is how many bytes all keys have in common after the first skip.
+func commonPrefix[T changed](in []T, skip int) int {
+	first := in[0].storedKey()[skip:]
+	n := len(first)
+	for _, e := range in[1:] {
+		key := e.storedKey()[skip:]
+		n = min(n, len(key))
+		for i := range n {
+			if key[i] != first[i] {
+				n = i
+				break
+			}
+		}
+	}
+	return n
 }
 
 // keyWord is the number whose order agrees with that of the keys, as far as

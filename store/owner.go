@@ -397,6 +397,10 @@ func (o *Owner) Abort() {
 	if o.usable() != nil {
 		return
 	}
+	if err := o.tx.point.drop(o.d); err != nil {
+		// A read that failed has said so to whoever read.
+		o.config.Logger.Warn("end of reading", "dir", o.config.Dir, "error", err)
+	}
 	o.reopen(false)
 }
 
@@ -429,6 +433,9 @@ func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 		return err
 	}
 	size := int64(b.Len())
+	if err := o.tx.point.drop(o.d); err != nil {
+		return err
+	}
 	if err := o.commit(b); err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func (t *Table[K, V]) getCommitted(tx *Transaction, k K) (v V, ok bool, err erro
 
 // read decodes the committed value under a stored key.
 func (t *Table[K, V]) read(tx *Transaction, stored []byte) (v V, ok bool, err error) {
-	b, ok, err := tx.d.get(tx.from, stored, tx.stored[:0])
+	b, ok, err := tx.point.get(tx.d, tx.from, stored, tx.stored[:0])
 	if err != nil || !ok {
 		return v, false, err
 	}

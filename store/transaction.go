@@ -26,6 +26,7 @@ type Transaction struct {
 	from  pebble.Reader // the database, or a View's snapshot
 	state atomic.Uint32 // zero while it can be read and written
 
+	point  point        // for reads of single committed keys
 	parent *Transaction // of a View: the shard's, whose fence is its own
 
 	raw     map[string]*rawChange
@@ -121,16 +122,16 @@ func (t *Transaction) Get(key []byte) (val []byte, ok bool, err error) {
 		val, err := decodePlain(c.val)
 		return append([]byte{}, val...), err == nil, err
 	}
-	return t.d.getRaw(t.from, t.scratch)
+	b, ok, err := t.point.get(t.d, t.from, t.scratch, nil)
+	return t.d.plain(t.scratch, b, ok, err)
 }
 
-// getRaw returns a copy of the committed value under a raw key as stored.
-func (d *database) getRaw(from pebble.Reader, stored []byte) ([]byte, bool, error) {
-	b, ok, err := d.get(from, stored, nil)
+// plain takes what was stored under a raw key apart.
+func (d *database) plain(stored, b []byte, ok bool, err error) (val []byte, _ bool, _ error) {
 	if err != nil || !ok {
 		return nil, false, err
 	}
-	val, err := decodePlain(b)
+	val, err = decodePlain(b)
 	if err != nil {
 		return nil, false, fmt.Errorf("read key %q of %s: %w: %w", stored[1:], d.dir, ErrCorrupt, err)
 	}
