@@ -14,11 +14,14 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/devbroker"
+	"github.com/pawlstream/pawl/topic"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
@@ -190,5 +193,50 @@ func TestOldBroker(t *testing.T) {
 	}
 	if err := a.Check(t.Context(), false); !errors.Is(err, ErrOldBroker) || !strings.Contains(err.Error(), "transaction.version 1") {
 		t.Errorf("transaction.version 1: %v, want ErrOldBroker that says so", err)
+	}
+}
+
+// A client whose password is wrong, or was changed, asks now and then and not
+// in a hot loop, and fencing says what is wrong.
+func TestWrongPasswordIsNotRetriedHot(t *testing.T) {
+	addr := fake(t, kfake.EnableSASL(), kfake.Superuser(cluster.ScramSHA256, "ann", "right"))
+	var dials atomic.Int32
+	cfg := Config{Logger: slog.New(slog.DiscardHandler), Cluster: cluster.Cluster{
+		Brokers: []string{addr},
+		SASL:    cluster.SASL{Mechanism: cluster.ScramSHA256, Username: "ann", Password: "wr0ng"},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	r, err := NewReader(cfg, ReaderConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s, err := NewSession(cfg, SessionConfig{TransactionalID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		r.Consume(topic.Bytes("in").Description, 0, 0)
+		var b Batch
+		if err := r.Poll(ctx, 1, &b); err == nil {
+			t.Error("a reader with a wrong password read something")
+		}
+	})
+	_, err = s.Fence(ctx)
+	if err == nil || strings.Contains(err.Error(), "wr0ng") {
+		t.Errorf("fence: %v, want an error without the password", err)
+	}
+	wg.Wait()
+	if n := dials.Load(); n > 60 {
+		t.Errorf("%d connections within a second, want a few", n)
+	} else {
+		t.Logf("%d connections within a second; fence: %v", n, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,6 +127,9 @@ func (s *Session) Fence(ctx context.Context) (ProducerIdentity, error) {
 		case ctx.Err() != nil:
 			if !errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w (last: %w)", ctx.Err(), err)
+			}
+			if last := s.ends.unreached.Load(); last != nil {
+				err = fmt.Errorf("%w (%w)", err, *last)
 			}
 			return ProducerIdentity{}, fmt.Errorf("fence %s: %w", s.id, err)
 		case errors.Is(err, kgo.ErrClientClosed):
@@ -396,12 +400,14 @@ func (s *Session) Close() {
 }
 
 // endTxns watches what the library sends to end a transaction, since its
-// answer does not say whether it asked anybody.
+// answer does not say whether it asked anybody, and whether it gets through.
 type endTxns struct {
 	committing     atomic.Bool
 	produced       atomic.Int64 // produce requests written in this transaction
 	sent, answered atomic.Int64 // requests to end it, and answers
 	moved          atomic.Int64 // searches for the coordinator since the end began
+
+	unreached atomic.Pointer[error] // why the last try to connect failed, if it did
 }
 
 // allRefused says whether the last answer, a refusal, holds for every request
@@ -417,6 +423,15 @@ func (e *endTxns) start() {
 	e.sent.Store(0)
 	e.answered.Store(0)
 	e.moved.Store(0)
+}
+
+// OnBrokerConnect is called by the library after each try to connect.
+func (e *endTxns) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	if err == nil {
+		e.unreached.Store(nil)
+		return
+	}
+	e.unreached.Store(&err)
 }
 
 // OnBrokerWrite is called by the library after each write of a request.
@@ -444,6 +459,7 @@ func (e *endTxns) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time
 }
 
 var (
-	_ kgo.HookBrokerWrite = (*endTxns)(nil)
-	_ kgo.HookBrokerRead  = (*endTxns)(nil)
+	_ kgo.HookBrokerConnect = (*endTxns)(nil)
+	_ kgo.HookBrokerWrite   = (*endTxns)(nil)
+	_ kgo.HookBrokerRead    = (*endTxns)(nil)
 )
