@@ -250,6 +250,16 @@ func (c *Cluster) Trim(name string, partition int32, before int64) {
 	}
 }
 
+// SetTopic changes a setting of a topic, by Kafka's name for it.
+func (c *Cluster) SetTopic(name, setting, value string) {
+	c.t.Helper()
+	ctx, cancel := c.context()
+	defer cancel()
+	if err := c.admin.SetTopicSetting(ctx, name, setting, value); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // createTopics creates what an application consumes and publishes to.
 func (c *Cluster) createTopics(app application) {
 	c.t.Helper()

@@ -24,16 +24,17 @@ type Process func(ctx context.Context, cl cluster.Cluster, stateDir string) erro
 
 // process is one life of a process, from its start to its end or its crash.
 type process struct {
-	name   string
-	host   string
-	dir    string
-	run    Process
-	app    *consumer.App // nil for a Process of the test's own
-	config *application  // what it runs, if it runs an app
-	stats  *prometheus.Registry
-	cancel context.CancelFunc
-	done   chan struct{} // closed when it has returned
-	err    error         // its error, once it has
+	name    string
+	host    string
+	dir     string
+	run     Process
+	app     *consumer.App // nil for a Process of the test's own
+	config  *application  // what it runs, if it runs an app
+	stats   *prometheus.Registry
+	cancel  context.CancelFunc
+	silence func()        // ends its log
+	done    chan struct{} // closed when it has returned
+	err     error         // its error, once it has
 
 	crashed  bool
 	stopping bool // it was told to
@@ -85,7 +86,7 @@ func (c *Cluster) startApp(name string, app *application) {
 		cfg.Cluster = c.broker.Host(p.host)
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = logger(c.t).With("process", name)
+		cfg.Logger, p.silence = newProcessLog(logger(c.t).With("process", name).Handler())
 	}
 	if cfg.Registerer == nil {
 		p.stats = prometheus.NewRegistry()
@@ -118,7 +119,7 @@ func (c *Cluster) newProcess(name string) *process {
 		c.t.Fatalf("process %s runs already", name)
 	}
 	life := c.life(name)
-	p := &process{name: name, host: c.host(name), dir: c.stateDir(name, life), done: make(chan struct{})}
+	p := &process{name: name, host: c.host(name), dir: c.stateDir(name, life), silence: func() {}, done: make(chan struct{})}
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		c.t.Fatal(err)
 	}
@@ -217,6 +218,7 @@ func (c *Cluster) Crash(name string) {
 		c.t.Fatalf("crash process %s: %v", name, err)
 	}
 	c.broker.Cut(p.host)
+	p.silence()
 	c.mu.Lock()
 	p.crashed = true
 	c.mu.lives[name]++

@@ -268,3 +268,21 @@ func TestRun(t *testing.T) {
 		}
 	})
 }
+
+// Outside a bubble a cluster runs in real time, without any tag.
+func TestRealTime(t *testing.T) {
+	c := consumertest.Start(t, counter{}, consumer.Config{CreateTopics: 2, DrainTimeout: time.Second})
+	all := letters(100, 7)
+	publishWords(c, all...)
+	c.Settle()
+	c.Crash("p1")
+	more := letters(50, 11)
+	all = append(all, more...)
+	publishWords(c, more...)
+	c.Restart("p1")
+	c.Settle()
+	checkCounts(t, c, 2, all)
+	if err := c.Stop("p1"); err != nil {
+		t.Error(err)
+	}
+}
