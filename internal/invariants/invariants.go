@@ -5,13 +5,10 @@ package invariants
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Check panics with the message when ok is false, in builds with the tag
@@ -73,16 +70,12 @@ func crash(name string) {
 		if points.stop {
 			sig = syscall.SIGSTOP
 		}
-		// The signal goes to this very thread, so that it does not get past
-		// the point: one to the process takes effect a little later.
-		runtime.LockOSThread()
-		if err := unix.Tgkill(os.Getpid(), unix.Gettid(), sig); err != nil {
+		if err := signalSelf(sig); err != nil {
 			panic(fmt.Sprintf("crash point %s: %v: %v", name, sig, err))
 		}
 		if sig == syscall.SIGKILL {
 			select {} // the signal is on its way
 		}
-		runtime.UnlockOSThread()
 	}
 	if fn != nil {
 		fn()
