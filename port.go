@@ -44,7 +44,7 @@ func openPort(ctx context.Context, address, stateDir string, app *consumer.App, 
 	go func() {
 		p.served <- admin.Serve(serving, listener, admin.Source{
 			Ready:    func() error { return ready(ctx, app) },
-			Status:   func() admin.Status { return statusOf(ctx, app) },
+			Status:   func() admin.Status { return statusOf(app.Status(), ready(ctx, app)) },
 			Gatherer: metrics,
 			Logger:   log,
 		})

@@ -1,8 +1,10 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/pawlstream/pawl/consumer"
@@ -21,18 +23,16 @@ func ready(ctx context.Context, app *consumer.App) error {
 	return app.Ready()
 }
 
-// statusOf returns the application's status as the admin API shows it.
-func statusOf(ctx context.Context, app *consumer.App) admin.Status {
-	from := app.Status()
+// statusOf returns the application's status as the admin API shows it, with
+// why the program is not ready, or nil.
+func statusOf(from consumer.Status, unready error) admin.Status {
 	st := admin.Status{
 		Application: from.Application, Instance: from.Instance, Version: consumer.Version,
 		Joined: from.Joined, Generation: from.Generation, LastHeartbeat: from.LastHeartbeat,
 		Shards: make([]admin.Shard, 0, len(from.Shards)),
 	}
-	if err := ready(ctx, app); err != nil {
-		st.Unready = strings.Split(err.Error(), "\n")
-	} else {
-		st.Ready = true
+	if st.Ready = unready == nil; !st.Ready {
+		st.Unready = strings.Split(unready.Error(), "\n")
 	}
 	for _, s := range from.Shards {
 		to := admin.Shard{
@@ -44,6 +44,9 @@ func statusOf(ctx context.Context, app *consumer.App) admin.Status {
 		for part, next := range s.Offsets {
 			to.Offsets = append(to.Offsets, admin.Offset{Topic: part.Topic, Partition: part.Number, Next: next})
 		}
+		slices.SortFunc(to.Offsets, func(x, y admin.Offset) int {
+			return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.Partition, y.Partition))
+		})
 		if s.Phase == consumer.Restoring {
 			to.Restore = &admin.Restore{Next: s.RestoreNext, End: s.RestoreEnd}
 		}
