@@ -3,6 +3,7 @@ package consumertest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -105,33 +106,37 @@ func (c *Cluster) unsettled() string {
 // unsettledApp says what an application, whose shards run as given, has still
 // to do.
 func (c *Cluster) unsettledApp(name string, app *application, shards map[consumer.ShardID]consumer.ShardStatus) string {
-	var inputs, others []string
-	set := make(map[string]string)
+	set := make(map[string]string) // of each consumed topic
+	names := make(map[string]bool) // of all topics that the application has to do with
 	for _, cons := range app.consumers {
 		for _, d := range cons.Topics() {
 			set[d.Name()] = d.Set()
-			inputs = append(inputs, d.Name())
-			if log := consumer.ChangelogTopic(name, d.Set()); !slices.Contains(others, log) {
-				others = append(others, log)
-			}
+			names[d.Name()], names[consumer.ChangelogTopic(name, d.Set())] = true, true
 		}
 		if o, ok := cons.(consumer.Outputs); ok {
 			for _, d := range o.Outputs() {
-				others = append(others, d.Name())
+				names[d.Name()] = true
 			}
 		}
 	}
-	infos := c.topics(append(slices.Clone(inputs), others...)...)
+	infos := c.topics(slices.Sorted(maps.Keys(names))...)
+	for t := range set {
+		if _, ok := infos[t]; !ok {
+			return fmt.Sprintf("topic %s does not exist", t)
+		}
+	}
 	var all, consumed []topic.Partition
-	for _, t := range append(slices.Clone(inputs), others...) {
-		for i := range infos[t].Partitions {
+	for t, info := range infos {
+		for i := range info.Partitions {
 			p := topic.Partition{Topic: t, Number: int32(i)}
 			all = append(all, p)
-			if slices.Contains(inputs, t) {
+			if _, ok := set[t]; ok {
 				consumed = append(consumed, p)
 			}
 		}
 	}
+	slices.SortFunc(all, topic.Partition.Compare)
+	slices.SortFunc(consumed, topic.Partition.Compare)
 	stable, ends := c.offsets(kafka.StableEnd, all...), c.offsets(kafka.End, all...)
 	for _, p := range all {
 		if stable[p] != ends[p] {
