@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -79,7 +80,7 @@ func (c child) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error
 		})
 		cancel()
 	}()
-	return consumer.Run(ctx, consumer.Config{
+	err := consumer.Run(ctx, consumer.Config{
 		Application:    c.application,
 		Cluster:        cluster.Cluster{Brokers: c.brokers},
 		StateDir:       c.stateDir,
@@ -89,4 +90,8 @@ func (c child) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error
 		Memory:         childMemory,
 		Logger:         log,
 	}, filestats.New(c.prefix).Consumers()...)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // it was asked to stop before it had begun
+	}
+	return err
 }

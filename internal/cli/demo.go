@@ -186,6 +186,12 @@ type result struct {
 	wrong  findings
 }
 
+// fail adds what has gone wrong with the run itself.
+func (r *result) fail(err error) {
+	r.wrong.add("%v", err)
+	r.Verified = false
+}
+
 func (r *result) writeJSON(w io.Writer) error {
 	if err := json.NewEncoder(w).Encode(r); err != nil {
 		return fmt.Errorf("print the result: %w", err)

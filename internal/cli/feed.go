@@ -17,9 +17,10 @@ type feeder struct {
 
 	mu struct {
 		sync.Mutex
-		gate  int64         // events that may be fed
-		moved chan struct{} // closed, and replaced, when the gate moves
-		fed   int64
+		gate       int64         // events that may be fed
+		step, most int64         // of allowMore
+		moved      chan struct{} // closed, and replaced, when the gate moves
+		fed        int64
 	}
 }
 
@@ -33,13 +34,37 @@ func newFeeder(cfg kafka.Config, topic string, rate int) (*feeder, error) {
 	return f, nil
 }
 
-// allow moves the gate: so many events may be fed altogether.
-func (f *feeder) allow(events int64) {
+// allow moves the gate: so many events may be fed altogether, and by steps of
+// allowMore up to most.
+func (f *feeder) allow(events, step, most int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.gate = events
+	f.mu.step, f.mu.most = max(step, 1), most
+	f.moveLocked(events)
+}
+
+// allowMore moves the gate by a step, unless it is as far as it may go.
+func (f *feeder) allowMore() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.gate >= f.mu.most {
+		return false
+	}
+	f.moveLocked(min(f.mu.gate+f.mu.step, f.mu.most))
+	return true
+}
+
+func (f *feeder) moveLocked(gate int64) {
+	f.mu.gate = gate
 	close(f.mu.moved)
 	f.mu.moved = make(chan struct{})
+}
+
+// allowed is how many events may be fed so far.
+func (f *feeder) allowed() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.gate
 }
 
 // fed is how many events were fed, and acknowledged.

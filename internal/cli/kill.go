@@ -52,22 +52,19 @@ type killer struct {
 	watcher     *watcher
 	application string
 	random      *rand.Rand
+	more        func() bool // whether there is work to be killed in: if not, nothing can be open
 }
 
 const (
-	frozenFor   = 20 * time.Millisecond // for what was on the wire to arrive
-	strikeTries = 100
-	strikeTime  = 10 * time.Second // after which the victim is killed wherever it is
+	frozenFor  = 20 * time.Millisecond // for what was on the wire to arrive
+	strikeTime = 5 * time.Second       // after which the victim is killed wherever it is
 )
 
 // kill kills the victim, and says whether it was in the middle of a
 // transaction.
 func (k *killer) kill(ctx context.Context, victim *process) (middle bool, err error) {
 	deadline := time.Now().Add(strikeTime)
-	for range strikeTries {
-		if time.Now().After(deadline) {
-			break
-		}
+	for time.Now().Before(deadline) && k.more() {
 		middle, err := k.try(ctx, victim)
 		if err != nil || middle {
 			return middle, err
@@ -137,12 +134,16 @@ func (k *killer) open(ctx context.Context, victim *process) (map[string]openTran
 	return open, nil
 }
 
+// takeoverShown is how long the other process carries on alone, so that one
+// sees it.
+const takeoverShown = 3 * time.Second
+
 // takeoverTime is how long after the end of its session a victim stays down at
 // the most, if the other process does not take its shards.
 const takeoverTime = 20 * time.Second
 
 // stayDown waits until the other process has taken all shards of a victim that
-// was killed, and at least for the victim's session.
+// was killed, and a little longer; and at least for the victim's session.
 func (k *killer) stayDown(ctx context.Context, victim *process) error {
 	session := time.Now().Add(demoSession)
 	wait, cancel := context.WithDeadline(ctx, session.Add(takeoverTime))
@@ -151,5 +152,5 @@ func (k *killer) stayDown(ctx context.Context, victim *process) error {
 	if err != nil && (ctx.Err() != nil || wait.Err() == nil) {
 		return fmt.Errorf("wait for the shards of process %s to be taken over: %w", victim.child.instance, err)
 	}
-	return pause(ctx, time.Until(session), nil)
+	return pause(ctx, max(takeoverShown, time.Until(session)), nil)
 }

@@ -104,11 +104,18 @@ func (d *demo) run(ctx context.Context, stdin io.Reader) (r *result, err error) 
 	} else {
 		d.view.say("all that was fed has been consumed: draining")
 	}
-	if err := d.drain(); err != nil {
-		return nil, err
-	}
+	drained := d.drain()
 	d.view.say("drained: comparing the last outputs and the stores with the input")
-	return d.judge(in, interrupted, work)
+	if r, err = d.judge(in, interrupted); err != nil {
+		return nil, errors.Join(drained, err)
+	}
+	if work != nil && !interrupted {
+		r.fail(work)
+	}
+	if drained != nil {
+		r.fail(drained)
+	}
+	return r, nil
 }
 
 // readInput reads the input as a whole. A standard input that doesn't end is
@@ -376,19 +383,25 @@ func (d *demo) supervise(over <-chan struct{}) error {
 	}
 }
 
-// kill makes the planned kills. The feed waits at the point of the next one
-// until one is made, so that there is work to be killed in.
+// kill makes the planned kills. The feed waits on the way from each to the next
+// until it is made, so that there is work to be killed in; and goes a little
+// further when that is done and the kill is not.
 func (d *demo) kill(ctx context.Context, events int64) error {
 	plan := planStrikes(d.cfg.seed, d.cfg.kills, events, len(d.processes))
-	k := &killer{admin: d.admin, watcher: d.watcher, application: d.application, random: rand.New(rand.NewPCG(d.cfg.seed, 1))}
-	gate := func(i int) {
-		if i < len(plan) {
-			d.feeder.allow(plan[i].at)
-		} else {
-			d.feeder.allow(math.MaxInt64)
+	k := &killer{admin: d.admin, watcher: d.watcher, application: d.application, random: rand.New(rand.NewPCG(d.cfg.seed, 1)), more: d.more}
+	open := func(i int) { // the way from strike i on
+		if i >= len(plan) {
+			d.feeder.allow(events, 0, events)
+			return
 		}
+		next := events
+		if i+1 < len(plan) {
+			next = plan[i+1].at
+		}
+		gap := next - plan[i].at
+		d.feeder.allow(plan[i].at+gap/4, gap/16, plan[i].at+3*gap/4)
 	}
-	gate(1)
+	open(0)
 	if err := d.watchChangelogs(ctx); err != nil {
 		return err
 	}
@@ -399,9 +412,16 @@ func (d *demo) kill(ctx context.Context, events int64) error {
 		if err := d.strike(ctx, k, d.processes[s.victim], s.stays); err != nil {
 			return err
 		}
-		gate(i + 2)
+		open(i + 1)
 	}
 	return nil
+}
+
+// more says whether there is work to be killed in, and sees to it if it can.
+func (d *demo) more() bool {
+	allowed, done := d.feeder.allowed(), int64(0)
+	d.watcher.look(func(a *audit, _ map[shardName]string) { done, _ = a.through() })
+	return done < allowed || d.feeder.allowMore()
 }
 
 // strike makes one kill, and starts the victim again.
@@ -481,10 +501,14 @@ const judgeTime = 60 * time.Second
 
 // judge reads to the end, opens the stores, and compares. Of a run that was
 // interrupted only what was consumed is judged.
-func (d *demo) judge(in *input, interrupted bool, early error) (*result, error) {
+func (d *demo) judge(in *input, interrupted bool) (*result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), judgeTime)
 	defer cancel()
-	ends, err := d.admin.Offsets(ctx, kafka.End, d.watcher.partitions()...)
+	at := kafka.End
+	if interrupted {
+		at = kafka.StableEnd // a process that was just killed may have left a transaction open
+	}
+	ends, err := d.admin.Offsets(ctx, at, d.watcher.partitions()...)
 	if err != nil {
 		return nil, err
 	}
@@ -513,9 +537,6 @@ func (d *demo) judge(in *input, interrupted bool, early error) (*result, error) 
 			r.wrong = a.verdict(in, stores)
 		}
 	})
-	if early != nil && !interrupted {
-		r.wrong.add("%v", early)
-	}
 	d.mu.Lock()
 	r.Kills, r.Takeovers, r.middle = d.mu.kills, d.mu.takeovers, d.mu.middle
 	d.mu.Unlock()
