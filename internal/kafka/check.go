@@ -320,6 +320,8 @@ func (p *prober) likely(err error) string {
 		return "the TLS handshake went wrong"
 	case stepHello:
 		switch {
+		case strings.Contains(err.Error(), "remote error: tls"): // in TLS 1.3 it comes after the handshake
+			return "the broker wants a client certificate, or did not accept this one"
 		case p.alert, closed && p.cluster.TLS == nil:
 			return "the port seems to speak TLS, and this side is not set to"
 		case closed:
