@@ -78,11 +78,35 @@ func ExampleDB_View() {
 	// Output: false
 }
 
-func ExamplePairOf() {
-	visits := store.NewTable("visits", store.PairOf(store.String, store.Int64), store.Int64)
-	_ = visits // keys sort by user, then by day: Range gives one user's days
+// The visits of a user on a day: keys sort by user, then by day.
+var visits = store.NewTable("visits", store.PairOf(store.String, store.Int64), store.Int64)
 
-	key := store.PairOf(store.String, store.Int64).AppendKey(nil, store.Pair[string, int64]{First: "ann", Second: 5})
-	fmt.Printf("%q\n", key)
-	// Output: "ann\x00\x01\x80\x00\x00\x00\x00\x00\x00\x05"
+func ExamplePairOf() {
+	dir, err := os.MkdirTemp("", "shard")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	shard, err := store.Open(store.Config{Dir: dir})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shard.Close()
+
+	type key = store.Pair[string, int64]
+	tx := shard.Transaction()
+	for _, k := range []key{{"bob", 1}, {"ann", 30}, {"ann", 4}, {"ann", 5}} {
+		if err := visits.Put(tx, k, 1); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for k := range visits.Range(tx, key{"ann", 0}, key{"ann", 10}) {
+		fmt.Println(k.First, k.Second)
+	}
+	if err := tx.Err(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// ann 4
+	// ann 5
 }

@@ -26,30 +26,26 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 // library's locks held, so OnFatal gets a goroutine of its own, which Close
 // waits for.
 func (o *Owner) fail(err error) {
-	wasFrozen := o.disk.isFrozen()
-	o.disk.freeze()
 	o.fatal.Lock()
 	defer o.fatal.Unlock()
-	if o.fatal.err != nil {
+	if o.disk.isFrozen() {
+		// Either this is not the first, or Interrupt had frozen the disk: then
+		// the storage library misses files that it thinks it wrote, and the
+		// ones on disk are whole.
+		o.config.Logger.Debug("storage library complains after its end", "dir", o.config.Dir, "error", err)
 		return
 	}
+	o.disk.freeze()
+	o.disk.failed.Store(true)
 	o.fatal.err = err
 	close(o.fatal.met)
-	o.disk.failed.Store(true)
-	if wasFrozen {
-		return // Interrupt had ended it before, and left it whole
-	}
 	o.config.Logger.Error("database met a fatal error and is marked for discard", "dir", o.config.Dir, "error", err)
 	if e := mark(o.config.fs, o.config.Dir, err); e != nil {
-		// Nothing more can be done here. It may not be opened well, or be opened
-		// at an older position: a restart finds out which.
+		// Nothing more can be done here. It may open well at an older position,
+		// or not open: a restart finds out which.
 		o.config.Logger.Error("database can't be marked for discard", "dir", o.config.Dir, "error", e)
 	}
-	o.fatal.told.Add(1)
-	go func() {
-		defer o.fatal.told.Done()
-		o.config.OnFatal(err)
-	}()
+	o.fatal.told.Go(func() { o.config.OnFatal(err) })
 }
 
 func (o *Owner) fatalError() error {

@@ -165,6 +165,7 @@ func open(c Config) (_ *Owner, err error) {
 				budget.giveBack(o.size)
 			}
 			o.closeBudget()
+			o.fatal.told.Wait()
 		}
 	}()
 	if o.size, err = budget.take(c.Options.MemTableSize); err != nil {
@@ -181,7 +182,6 @@ func open(c Config) (_ *Owner, err error) {
 			// What was opened after the disk froze is nothing to look at.
 			_ = db.Close()
 		}
-		o.fatal.told.Wait()
 		return nil, e
 	}
 	if err != nil {
@@ -283,9 +283,10 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 	p.Experimental.CompactionScheduler = newScheduler()
 	p.EventListener = &pebble.EventListener{
 		BackgroundError: o.backgroundError,
-		// The default would end the process. The read that met it gets an error.
+		// Whether a read or a compaction met it, what the file held is gone
+		// here and whole in the changelog.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			o.config.Logger.Error("database is corrupt", "dir", o.config.Dir, "what", info.String())
+			o.fail(fmt.Errorf("%w: %w: %s", ErrFatal, ErrCorrupt, info))
 		},
 	}
 	profile := block.SnappyCompression
@@ -355,10 +356,10 @@ func (o *Owner) Apply(meta []byte) error {
 		return err
 	}
 	if !o.sealed {
-		if len(o.tx.used) > 0 || len(o.tx.raw) > 0 {
-			if _, err := o.Seal(); err != nil {
-				return err
-			}
+		// What was read needs no seal. What was written and not sealed was not
+		// logged either, and a database must not hold what its changelog lacks.
+		if changes, err := o.Seal(); err != nil || len(changes) > 0 {
+			return errors.Join(err, fmt.Errorf("apply to %s: transaction of %d changes was not sealed", o.config.Dir, len(changes)))
 		}
 	}
 	for i, c := range o.changes {

@@ -251,14 +251,50 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-// A database whose files are damaged says so.
+// A database whose files are damaged says so, when it is opened or when the
+// damage is read, and is made anew by the Open after.
 func TestCorruptDatabase(t *testing.T) {
-	fs := vfs.NewMem()
-	o := memOwner(t, fs, Options{})
-	for i := range 100 {
-		put(t, o, fmt.Sprint("k", i), strings.Repeat("v", 100), "1")
+	for _, c := range []struct {
+		where  string
+		at     int64 // of the damage in the table
+		opened bool  // without noticing
+	}{{"first block", 10, false}, {"last block", 1100, true}} {
+		fs := vfs.NewMem()
+		o := memOwner(t, fs, Options{})
+		for i := range 100 {
+			put(t, o, fmt.Sprint("k", i), strings.Repeat("v", 100), "1")
+		}
+		closeOwner(t, o)
+		damage(t, fs, c.at)
+
+		met := make(chan error, 1)
+		o, err := Open(Config{Dir: "db", Logger: slog.New(slog.DiscardHandler), OnFatal: func(err error) { met <- err }, fs: fs})
+		if opened := err == nil; opened != c.opened {
+			t.Fatalf("%s: Open = %v, want it to succeed %v", c.where, err, c.opened)
+		}
+		if err == nil {
+			_, _, err = o.DB().Get([]byte("k99"))
+			if err := o.Close(); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s: Close = %v, want ErrCorrupt", c.where, err)
+			}
+		}
+		if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "db") {
+			t.Errorf("%s: %v, want ErrCorrupt with the directory", c.where, err)
+		}
+		if err := <-met; !errors.Is(err, ErrCorrupt) || !errors.Is(err, ErrFatal) {
+			t.Errorf("%s: OnFatal got %v, want ErrFatal and ErrCorrupt", c.where, err)
+		}
+		o = memOwner(t, fs, Options{})
+		if !o.Discarded() || o.Meta() != nil {
+			t.Errorf("%s: opened again: discarded %v, position %q; want a new database", c.where, o.Discarded(), o.Meta())
+		}
+		closeOwner(t, o)
 	}
-	closeOwner(t, o)
+}
+
+// damage overwrites some bytes of every table.
+func damage(t *testing.T, fs vfs.FS, at int64) {
+	t.Helper()
 	names, err := fs.List("db")
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +308,7 @@ func TestCorruptDatabase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.WriteAt(bytes.Repeat([]byte{0xaa}, 50), 10); err != nil {
+		if _, err := f.WriteAt(bytes.Repeat([]byte{0xaa}, 50), at); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.Close(); err != nil {
@@ -283,16 +319,25 @@ func TestCorruptDatabase(t *testing.T) {
 	if damaged == 0 {
 		t.Fatalf("no table among %v", names)
 	}
-	o, err = Open(Config{Dir: "db", Logger: slog.New(slog.DiscardHandler), fs: fs})
-	if err == nil {
-		_, _, err = o.DB().Get([]byte("k5"))
-		if e := o.CloseWithoutFlush(); e != nil {
-			t.Error(e)
-		}
+}
+
+// What was not sealed was not logged, and is not applied.
+func TestApplyNeedsSeal(t *testing.T) {
+	o := memOwner(t, vfs.NewMem(), Options{})
+	if err := o.Apply([]byte("1")); err != nil {
+		t.Errorf("Apply of an empty transaction = %v", err)
 	}
-	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "db") {
-		t.Errorf("opening and reading a damaged table: %v, want ErrCorrupt with the directory", err)
+	if err := o.Transaction().Put([]byte("k"), nil); err != nil {
+		t.Fatal(err)
 	}
+	if err := o.Apply([]byte("2")); err == nil {
+		t.Error("Apply of an unsealed transaction is accepted")
+	}
+	o.Abort()
+	if n, err := o.DB().Count(nil); n != 0 || err != nil || string(o.Meta()) != "1" {
+		t.Errorf("%d keys, %v at position %q, want none at 1", n, err, o.Meta())
+	}
+	closeOwner(t, o)
 }
 
 // A database that is open answers ErrInUse to a second opener and to Discard.
