@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/pawlstream/pawl/cluster"
@@ -38,7 +40,7 @@ func (s *settings) table() []config.Setting {
 		{Name: "instance", Value: config.Text(&s.Instance, "NAME"), Unset: "host name and state directory", Help: "name of this process within the group, the same after a restart"},
 		{Name: "state-dir", Value: config.Text(&s.StateDir, "DIR"), Unset: "with the broker within the process, one that is removed at the end", Help: "directory of the shards' databases; needed with --brokers"},
 
-		{Name: "listen", Value: config.Text(&s.listen, "HOST:PORT"), Help: "open the broker within the process to other programs"},
+		{Name: "listen", Value: config.Parsed(&s.listen, "HOST:PORT", parseAddress), Help: "open the broker within the process to other programs"},
 		{Name: "partitions", Value: config.Int(&s.partitions, 1), Unset: fmt.Sprint(defaultPartitions), Help: "partitions of topics on the broker within the process"},
 
 		{Name: "tls", Value: config.Bool(&s.tls.on), Help: "use TLS; the other TLS flags imply it"},
@@ -50,7 +52,7 @@ func (s *settings) table() []config.Setting {
 		{Name: "sasl-username", Value: config.Text(&s.Cluster.SASL.Username, "NAME"), Help: "who logs in"},
 		{Name: "sasl-password", Value: config.Text(&s.Cluster.SASL.Password, "PASSWORD"), Secret: true, Help: "password; there is no flag for it"},
 
-		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", consumer.ParseStart), Default: "earliest", Help: "where a shard begins that has never consumed"},
+		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", parseStart), Default: "earliest", Help: "where a shard begins that has never consumed"},
 		{Name: "on-failure", Value: config.Choice(&s.OnFailure, consumer.StopShard, consumer.Retry, consumer.DeadLetter, consumer.Skip), Default: string(consumer.StopShard), Help: "what becomes of a message that fails"},
 		{Name: "on-offset-out-of-range", Value: config.Choice(&s.OnOffsetOutOfRange, consumer.FailShard, consumer.GoToEarliest, consumer.GoToLatest), Default: string(consumer.FailShard), Help: "what to do when messages are gone that were not consumed"},
 		{Name: "accept-state-loss", Value: config.Bool(&s.AcceptStateLoss), Help: "start shards from nothing whose state is lost"},
@@ -76,7 +78,7 @@ func (s *settings) table() []config.Setting {
 		{Name: "allow-old-broker", Value: config.Bool(&s.AllowOldBroker), Help: "run on brokers older than Apache Kafka 4.0"},
 		{Name: "stop", Value: config.Choice(&s.stop, "leave", "keep"), Default: "leave", Help: "at the end, leave the group, or keep the membership for a restart within the session timeout"},
 
-		{Name: "admin", Value: config.Text(&s.admin, "HOST:PORT"), Default: "127.0.0.1:0", Help: "where /metrics, /healthz, /readyz and /v1/status are served; port 0 is a free one"},
+		{Name: "admin", Value: config.Parsed(&s.admin, "HOST:PORT", parseAddress), Default: "127.0.0.1:0", Help: "where /metrics, /healthz, /readyz and /v1/status are served; port 0 is a free one"},
 		{Name: "log-level", Value: config.Parsed(&s.logLevel, "debug|info|warn|error", parseLevel), Default: "info", Help: "least level that is logged"},
 		{Name: "log-format", Value: config.Choice(&s.logFormat, "text", "json"), Default: "text", Help: "format of the log, which goes to standard error"},
 		{Name: "version", Value: config.Bool(&s.version), FlagOnly: true, Help: "print the version and exit"},
@@ -134,6 +136,24 @@ func applicationOf(program string) string {
 		return "pawl"
 	}
 	return name
+}
+
+// parseAddress takes an address to listen on, whose host may be empty.
+func parseAddress(s string) (string, error) {
+	if _, port, err := net.SplitHostPort(s); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
+			return s, nil
+		}
+	}
+	return "", errors.New("want HOST:PORT or :PORT, such as 127.0.0.1:8080")
+}
+
+func parseStart(s string) (consumer.Start, error) {
+	start, err := consumer.ParseStart(s)
+	if err != nil || s == "" {
+		return start, errors.New("want earliest, latest or a time such as 2006-01-02T15:04:05Z")
+	}
+	return start, nil
 }
 
 func parseLevel(s string) (slog.Level, error) {

@@ -46,7 +46,9 @@ func TestUsageErrors(t *testing.T) {
 		{nil, []string{"PAWL_BROKER=a:1"}, []string{"unknown variable PAWL_BROKER: did you mean PAWL_BROKERS?"}},
 		{[]string{"--drain", "20"}, nil, []string{`--drain "20": want a unit with it: say 20s for seconds or 20ms for milliseconds`}},
 		{[]string{"--on-failure", "ignore"}, nil, []string{`--on-failure "ignore": want stop, retry, dead-letter or skip`}},
-		{[]string{"--start", "yesterday"}, nil, []string{`--start "yesterday": start "yesterday": want earliest, latest or a time such as 2006-01-02T15:04:05Z`}},
+		{[]string{"--start", "yesterday"}, nil, []string{`--start "yesterday": want earliest, latest or a time such as 2006-01-02T15:04:05Z`}},
+		{[]string{"--admin", "8080"}, nil, []string{`--admin "8080": want HOST:PORT or :PORT, such as 127.0.0.1:8080`}},
+		{[]string{"--listen", "localhost:http"}, nil, []string{`--listen "localhost:http": want HOST:PORT or :PORT, such as 127.0.0.1:8080`}},
 		{[]string{"--log-level", "loud"}, nil, []string{`--log-level "loud": want debug, info, warn or error`}},
 		{[]string{"--drain", "20", "--memory", "x"}, []string{"PAWL_NO=1"}, []string{
 			"unknown variable PAWL_NO",
