@@ -115,8 +115,8 @@ func TestRoundTrip(t *testing.T) {
 	before := runtime.NumGoroutine()
 	begun := time.Now()
 	t.Run("run", func(t *testing.T) { bubble(t, roundTrip) })
-	// Races with other tests' machines are what the slack is for: it takes 10 ms.
-	if took := time.Since(begun); virtual && took > time.Second {
+	// It takes 10 ms. What the slack is for is a busy machine.
+	if took := time.Since(begun); virtual && took > 5*time.Second {
 		t.Errorf("the round trip took %v of real time", took)
 	}
 	for range 1000 { // goroutines of a closed broker end on their own time

@@ -90,7 +90,7 @@ func TestMembersShare(t *testing.T) {
 			e.Fatal(err)
 		}
 		e.until(a, 4)
-		if took := time.Since(start); took > 3*time.Second {
+		if took := time.Since(start); took > 5*time.Second {
 			e.Errorf("a static member's partitions moved %v after it left, want at once", took)
 		}
 		if err := b.Heartbeat(e.ctx); !errors.Is(err, ErrNotMember) {
@@ -120,8 +120,8 @@ func TestStaticRestart(t *testing.T) {
 		start := time.Now()
 		a = e.run(mc)
 		after := e.until(a, 1)
-		if took := time.Since(start); took > time.Second {
-			e.Errorf("a restart took %v to its assignment, want less than a second", took)
+		if took := time.Since(start); took > 5*time.Second {
+			e.Errorf("a restart took %v to its assignment, want no wait for its session to end", took)
 		}
 		if !slices.Equal(before.Partitions, after.Partitions) {
 			e.Errorf("a restart was assigned %v, want %v as before", after.Partitions, before.Partitions)

@@ -125,6 +125,16 @@ func (r *reading) Buffered() int { return int(r.cl.BufferedFetchRecords()) }
 // *OffsetRangeError or a *PartitionError names is read no further until Consume
 // is called for it again.
 func (r *reading) Poll(ctx context.Context, max int, into *Batch) error {
+	for {
+		err := r.poll(ctx, max, into)
+		if err != nil || len(into.Parts) > 0 {
+			return err
+		}
+		// All that came was of partitions that are no longer read.
+	}
+}
+
+func (r *reading) poll(ctx context.Context, max int, into *Batch) error {
 	into.Reset()
 	fs := r.cl.PollRecords(ctx, max)
 	var errs []error

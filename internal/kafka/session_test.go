@@ -216,7 +216,7 @@ func TestI3LostEndTxnReply(t *testing.T) {
 				})
 				e.commit(s, d, "before")
 				armed.Store(1)
-				ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
+				ctx, cancel := context.WithTimeout(e.ctx, 2*time.Second)
 				defer cancel()
 				_, err := s.Commit(ctx, to(d, "x"))
 				if err != nil && !errors.Is(err, ErrUnknownOutcome) {
