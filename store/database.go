@@ -23,7 +23,7 @@ type database struct {
 
 	mu struct {
 		sync.Mutex
-		closed bool
+		closed error         // what reads answer once it is; nil while it isn't
 		inside int           // reads that are inside Pebble
 		idle   chan struct{} // closed when the last one leaves a closed database
 		open   map[io.Closer]struct{}
@@ -40,8 +40,8 @@ func newDatabase(dir string, db *pebble.DB) *database {
 func (d *database) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.closed {
-		return ErrClosed
+	if d.mu.closed != nil {
+		return d.mu.closed
 	}
 	d.mu.inside++
 	return nil
@@ -51,16 +51,16 @@ func (d *database) exit() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.inside--
-	if d.mu.closed && d.mu.inside == 0 {
+	if d.mu.closed != nil && d.mu.inside == 0 {
 		close(d.mu.idle)
 	}
 }
 
 // closeReads ends all reads: those inside Pebble are waited for, iterators and
-// snapshots that are still open are closed, later ones answer ErrClosed.
-func (d *database) closeReads() error {
+// snapshots that are still open are closed, later ones answer with the reason.
+func (d *database) closeReads(reason error) error {
 	d.mu.Lock()
-	d.mu.closed = true
+	d.mu.closed = reason
 	busy := d.mu.inside > 0
 	d.mu.Unlock()
 	if busy {

@@ -569,7 +569,11 @@ func (o *Owner) CloseWithoutFlush() error {
 func (o *Owner) close(before error) error {
 	o.closed = true
 	o.tx.setState(stateClosed)
-	err := errors.Join(before, o.d.closeReads())
+	reason := ErrClosed
+	if o.tx.fenced() != nil {
+		reason = ErrFenced // also for a Consume that is in the middle of a read
+	}
+	err := errors.Join(before, o.d.closeReads(reason))
 	if o.fatalError() != nil {
 		o.disk.freeze()
 	}
