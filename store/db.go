@@ -2,10 +2,7 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"iter"
-
-	"github.com/cockroachdb/pebble/v2"
 )
 
 // DB is a shard's database as everyone may read it, from any goroutine and at
@@ -88,52 +85,4 @@ func (d *database) own(key []byte) ([]byte, error) {
 		return nil, nil
 	}
 	return v, nil
-}
-
-// A Loader restores a database from its changelog.
-type Loader struct {
-	o     *Owner
-	batch *pebble.Batch
-}
-
-// NewLoader returns a Loader. Use it while the transaction is empty, before the
-// first Consume or on a standby.
-func (o *Owner) NewLoader() *Loader { return &Loader{o: o, batch: o.d.db.NewBatch()} }
-
-// Set adds a record, in the order of the changelog. It copies both.
-func (l *Loader) Set(key, val []byte) error {
-	if val == nil {
-		return l.Delete(key)
-	}
-	if err := CheckRecord(key, val); err != nil {
-		return err
-	}
-	return l.batch.Set(key, val, nil)
-}
-
-// Delete adds a record without a value.
-func (l *Loader) Delete(key []byte) error {
-	if err := CheckRecord(key, nil); err != nil {
-		return err
-	}
-	return l.batch.Delete(key, nil)
-}
-
-// Size returns the bytes added since the last Commit. Batches of more than half
-// a memtable are applied fastest: the storage library takes them whole.
-func (l *Loader) Size() int64 { return int64(l.batch.Len()) }
-
-// Commit writes what was added, and the position that it leads to, in one
-// batch. The Loader is empty again.
-func (l *Loader) Commit(meta []byte) error {
-	if err := l.batch.Set(keyMeta, meta, nil); err != nil {
-		return fmt.Errorf("load database %s: %w", l.o.d.dir, err)
-	}
-	err := l.o.write(l.batch, meta)
-	if err != nil {
-		return fmt.Errorf("load database %s: %w", l.o.d.dir, err)
-	}
-	l.o.tx.dropTables()
-	l.batch = l.o.d.db.NewBatch()
-	return nil
 }

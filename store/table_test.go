@@ -185,6 +185,26 @@ func TestNaNKey(t *testing.T) {
 	closeOwner(t, o)
 }
 
+// Updating a key that is cached allocates nothing, before and after its first
+// change in a transaction.
+func TestUpdateAllocatesNothing(t *testing.T) {
+	counts := NewTable("allocs", String, Int64)
+	o := memOwner(t, vfs.NewMem(), Options{})
+	tx := o.Transaction()
+	key, inc := "a key of some length", func(n int64) int64 { return n + 1 }
+	update := func() {
+		if _, err := counts.Update(tx, key, inc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update()
+	if n := testing.AllocsPerRun(1000, update); n != 0 {
+		t.Errorf("%v allocations for an update, want none", n)
+	}
+	o.Abort()
+	closeOwner(t, o)
+}
+
 // Types are told apart that can be kept as they are from those that share.
 func TestIsPlain(t *testing.T) {
 	type nested struct {

@@ -1,0 +1,213 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+)
+
+// pebbleFormat is the format of the files on disk. Raising it needs a release
+// that has read the new one before.
+const pebbleFormat = pebble.FormatValueSeparation
+
+// Open opens the database in a directory, or makes a new one. One that is
+// marked for discard is removed first: see Discarded.
+func Open(c Config) (*Owner, error) {
+	c = c.withDefaults()
+	o, err := open(c)
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", c.Dir, err)
+	}
+	return o, nil
+}
+
+func open(c Config) (_ *Owner, err error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	o := &Owner{config: c}
+	o.fatal.met = make(chan struct{})
+	o.disk = newDisk(c.fs, c.OnDiskFull)
+	if c.after != nil {
+		o.disk.after = c.after
+	}
+	o.disk.giveUp = c.Interrupt
+	if err := o.disk.MkdirAll(c.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	if o.discarded, err = isMarked(c.fs, c.Dir); err != nil {
+		return nil, err
+	}
+	if o.discarded {
+		c.Logger.Warn("database is marked for discard and begins empty", "dir", c.Dir)
+		if err := discard(c.fs, c.Dir); err != nil {
+			return nil, err
+		}
+		if err := o.disk.MkdirAll(c.Dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+
+	budget := c.Budget
+	if budget == nil {
+		budget = NewBudget(budgetDefault)
+		budget.Expect(1)
+		o.budget = budget
+	}
+	defer func() {
+		if err != nil {
+			if o.size > 0 {
+				budget.giveBack(o.size)
+			}
+			o.closeBudget()
+			o.fatal.told.Wait()
+		}
+	}()
+	if o.size, err = budget.take(c.Options.MemTableSize); err != nil {
+		return nil, err
+	}
+
+	opts := o.pebbleOptions(budget)
+	if err := checkVersion(c, opts); err != nil {
+		return nil, err
+	}
+	db, err := pebble.Open(c.Dir, opts)
+	if e := o.ended(); e != nil {
+		if db != nil {
+			// What was opened after the disk froze is nothing to look at.
+			_ = db.Close()
+		}
+		return nil, e
+	}
+	if err != nil {
+		return nil, openError(err)
+	}
+	o.d = newDatabase(c.Dir, db)
+	o.db.o = o
+	o.tx = newTransaction(o.d, db, c.Options.TableCache)
+	o.batch = db.NewBatch()
+	if err := o.readOwn(); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return o, nil
+}
+
+// readOwn reads the position, and gives a new database its version. Neither is
+// on disk before the first flush, and without it the database is new again.
+func (o *Owner) readOwn() (err error) {
+	if o.meta, err = o.d.own(keyMeta); err != nil {
+		return err
+	}
+	version, err := o.d.own(keyVersion)
+	if err != nil || version != nil {
+		return err
+	}
+	return o.d.db.Set(keyVersion, binary.AppendUvarint(nil, formatVersion), pebble.NoSync)
+}
+
+// checkVersion reads the version of a database that exists, without a change
+// to it, and refuses one newer than ours.
+func checkVersion(c Config, opts *pebble.Options) error {
+	desc, err := pebble.Peek(c.Dir, c.fs)
+	if err != nil {
+		return openError(err)
+	}
+	if !desc.Exists {
+		return nil
+	}
+	if desc.FormatMajorVersion > pebbleFormat {
+		return fmt.Errorf("%w: its files have version %d, this program knows %d", ErrNewerFormat, desc.FormatMajorVersion, pebbleFormat)
+	}
+	ro := *opts
+	ro.ReadOnly = true
+	ro.FormatMajorVersion = desc.FormatMajorVersion
+	ro.Experimental.CompactionScheduler = newScheduler() // it ends with its database
+	db, err := pebble.Open(c.Dir, &ro)
+	if err != nil {
+		return openError(err)
+	}
+	d := newDatabase(c.Dir, db)
+	b, err := d.own(keyVersion)
+	if err := errors.Join(err, db.Close()); err != nil {
+		return openError(err)
+	}
+	if b == nil {
+		return nil // a crash came before its first flush
+	}
+	v, w := binary.Uvarint(b)
+	if w != len(b) {
+		return fmt.Errorf("%w: its version is %x", ErrCorrupt, b)
+	}
+	if v > formatVersion {
+		return fmt.Errorf("%w: version %d, this program knows %d", ErrNewerFormat, v, formatVersion)
+	}
+	return nil
+}
+
+func openError(err error) error {
+	switch {
+	case isLocked(err):
+		return fmt.Errorf("%w: %w", ErrInUse, err)
+	case pebble.IsCorruptionError(err):
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	default:
+		return err
+	}
+}
+
+func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
+	c := o.config.Options
+	p := &pebble.Options{
+		FS:                          o.disk,
+		Logger:                      pebbleLogger{o},
+		Cache:                       b.cache,
+		DisableWAL:                  true, // the changelog is the log
+		FormatMajorVersion:          pebbleFormat,
+		MemTableSize:                uint64(o.size),
+		MemTableStopWritesThreshold: memTables,
+		// Writes stop at the memtables' limit alone: a shard that restores
+		// outruns its compactions for a while, and catches up after.
+		L0CompactionThreshold: 4,
+		L0StopWritesThreshold: 1000,
+		LBaseMaxBytes:         64 << 20,
+		MaxOpenFiles:          1000,
+		// One compaction at a time for each database: there are many.
+		CompactionConcurrencyRange: func() (int, int) { return 1, 2 },
+	}
+	p.Experimental.FileCacheShards = 1
+	p.Experimental.CompactionScheduler = newScheduler()
+	p.EventListener = &pebble.EventListener{
+		BackgroundError: o.backgroundError,
+		// Whether a read or a compaction met it, what the file held is gone
+		// here and whole in the changelog.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			o.fail(fmt.Errorf("%w: %w: %s", ErrFatal, ErrCorrupt, info))
+		},
+	}
+	profile := block.SnappyCompression
+	if c.Compression == NoCompression {
+		profile = block.NoCompression
+	}
+	p.ApplyCompressionSettings(func() pebble.DBCompressionSettings {
+		return pebble.UniformDBCompressionSettings(profile)
+	})
+	for i := range p.Levels {
+		p.Levels[i].BlockSize = c.BlockSize
+		if c.FilterBits > 0 {
+			p.Levels[i].FilterPolicy = bloom.FilterPolicy(c.FilterBits)
+		}
+	}
+	return p
+}
+
+// newScheduler makes what says when a database may compact. The default one asks
+// each database ten times a second whether it wants to, and goes on asking
+// after an Open that failed. This one asks when a flush or a compaction has
+// ended, which is when the answer changes.
+func newScheduler() pebble.CompactionScheduler {
+	return pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
+}
