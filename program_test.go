@@ -301,3 +301,23 @@ func TestStopAtStart(t *testing.T) {
 		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
 	}
 }
+
+// A state directory that outlives the broker within the process holds state of
+// topics that are gone: it is not taken for that of the new ones.
+func TestStateOutlivesBroker(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		c := newWordCounter()
+		p := start(t, []string{"--listen", "127.0.0.1:0", "--partitions=1", "--state-dir", dir}, c)
+		cfg := kafka.Config{}
+		cfg.Cluster.Brokers = []string{p.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]}
+		p.stderr.wait(t, `"msg":"running"`, 1)
+		publisher(t, cfg)("words", "a")
+		if got, want := c.next(t), (Total{"a", 1}); got != want {
+			t.Errorf("total %v, want %v", got, want)
+		}
+		if status := p.status(); status != 0 {
+			t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+		}
+	}
+}
