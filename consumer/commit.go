@@ -58,7 +58,11 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	r.records = recs
 
 	invariants.Crash("commit-before")
-	res, err := r.session.Commit(ctx, recs)
+	// The coordinator gives up a transaction after its timeout; nothing is
+	// gained by waiting for it much longer.
+	bounded, cancel := context.WithTimeout(ctx, 2*r.s.app.cfg.TransactionTimeout)
+	res, err := r.session.Commit(bounded, recs)
+	cancel()
 	clear(r.records)
 	if err != nil {
 		return err
@@ -75,7 +79,7 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 		return fmt.Errorf("apply a committed transaction to the database of shard %s: %w", r.s.id, err)
 	}
 	invariants.Crash("apply-after")
-	r.handle.dropOutput()
+	r.handle.reset()
 	r.backlog.commit()
 
 	took := time.Since(begun)

@@ -74,7 +74,7 @@ func (r *incarnation) fail(ctx context.Context, e topic.Envelope, n int, err err
 func (r *incarnation) abort(ctx context.Context) error {
 	r.busy(false)
 	r.db.Abort()
-	r.handle.dropOutput()
+	r.handle.reset()
 	r.backlog.rewind()
 	r.pace.reset()
 	r.s.app.metrics.aborts.Inc()

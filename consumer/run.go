@@ -43,7 +43,7 @@ const (
 )
 
 // openLoop makes what the loop needs: the worker, the fetcher, the handle.
-func (r *incarnation) openLoop(ctx context.Context) {
+func (r *incarnation) openLoop(life context.Context) {
 	s := r.s
 	positions := make(map[topic.Partition]int64)
 	for _, in := range r.position.Offsets.Inputs {
@@ -53,7 +53,7 @@ func (r *incarnation) openLoop(ctx context.Context) {
 	r.pace = pace{interval: s.app.cfg.CommitInterval, maxMessages: s.app.cfg.TransactionMessages}
 	r.lastCommit = time.Now()
 
-	user, cancel := context.WithCancel(ctx)
+	user, cancel := context.WithCancel(life)
 	r.cancel = cancel
 	r.handle = newHandle(user, s.id, topic.Partition{Topic: s.set.topics[0].Name(), Number: s.partition}, r.db)
 	limit := s.app.share(s.app.cfg.Memory/4, 256<<10, s.app.cfg.TransactionBytes)
@@ -148,6 +148,9 @@ func (r *incarnation) fetch() {
 // take adds what was fetched to the backlog.
 func (r *incarnation) take(f fetched) error {
 	r.fetching = false
+	if r.pace.draining {
+		return nil // what is open is finished, and nothing more is begun
+	}
 	var missing *kafka.OffsetRangeError
 	switch {
 	case errors.As(f.err, &missing):

@@ -165,7 +165,7 @@ func (s *shard) live(hard context.Context) {
 			s.trust()
 			r, err = s.begin(early)
 		case Restoring:
-			err = r.prepare(early)
+			err = r.prepare(early, hard)
 		case Running:
 			err = r.loop(hard, s.drain)
 		case Draining:

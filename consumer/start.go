@@ -235,7 +235,9 @@ func (r *incarnation) commitStartRecord(ctx context.Context) error {
 //  6. InitShard.
 //
 // Before step 6 the group is asked once more whose the shard is.
-func (r *incarnation) prepare(ctx context.Context) error {
+//
+// What it begins, the fetches and user code's context, lasts as long as life.
+func (r *incarnation) prepare(ctx, life context.Context) error {
 	if err := r.restore(ctx); err != nil {
 		return fmt.Errorf("restore shard %s: %w", r.s.id, err)
 	}
@@ -247,7 +249,7 @@ func (r *incarnation) prepare(ctx context.Context) error {
 	if err := r.s.app.group.confirm(ctx, r.s); err != nil {
 		return err
 	}
-	r.openLoop(ctx)
+	r.openLoop(life)
 	return r.init(ctx)
 }
 

@@ -121,7 +121,8 @@ func (w *worker) consume(msgs []topic.Envelope, r *result) {
 			return
 		}
 		r.n++
-		if tx.Size()+h.outBytes >= w.limit {
+		h.inBytes += int64(len(msgs[i].Key) + len(msgs[i].Value))
+		if tx.Size()+h.outBytes >= w.limit || h.inBytes >= w.limit {
 			r.full = true
 			return
 		}
