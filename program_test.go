@@ -321,3 +321,31 @@ func TestStateOutlivesBroker(t *testing.T) {
 		}
 	}
 }
+
+// A drain ends at its deadline also when the broker is gone, or is there and
+// answers nothing.
+func TestDrainWithoutBroker(t *testing.T) {
+	const outside = "tcp" // what the broker's network calls those who come by its port
+	for name, fail := range map[string]func(*devbroker.Broker){
+		"gone":   (*devbroker.Broker).Close,
+		"frozen": func(b *devbroker.Broker) { b.Freeze(outside) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, publish := broker(t, "words", "totals")
+			c := newWordCounter()
+			p := start(t, []string{"--brokers", b.Addr(), "--state-dir", t.TempDir(), "--drain=500ms"}, c)
+			p.stderr.wait(t, `"msg":"running"`, 2)
+			publish("words", "a")
+			c.next(t)
+			fail(b)
+			began := time.Now()
+			status := p.status()
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("the drain took %v, want its 500ms and little more:\n%s", took, p.stderr)
+			}
+			if status != 0 {
+				t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+			}
+		})
+	}
+}
