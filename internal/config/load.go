@@ -17,8 +17,8 @@ import (
 var ErrHelp = pflag.ErrHelp
 
 // reserved are variables with our prefix that are not settings: crash points
-// of invariants builds, and what tests are told.
-var reserved = regexp.MustCompile(`^PAWL_(CRASH|SOAK|TEST(_.*)?)$`)
+// of invariants builds, and what the scripts and tests of Pawl are told.
+var reserved = regexp.MustCompile(`^PAWL_(CRASH|KAFKA_CACHE|SEEDS?|SOAK|TEST(_.*)?)$`)
 
 // orchestrated are the variables that Kubernetes gives a container for a
 // service whose name begins with pawl.

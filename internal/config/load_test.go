@@ -65,7 +65,7 @@ func TestLoad(t *testing.T) {
 		{"hyphens are underscores", nil, []string{"PAWL_ON_FAILURE=dead-letter", "PAWL_MAX_COUNT=3"}, func(v *values) { v.Policy, v.Count = "dead-letter", 3 }},
 		{"empty variable is not set", nil, []string{"PAWL_DRAIN=", "PAWL_NOSUCH="}, func(*values) {}},
 		{"empty flag is", []string{"--name="}, []string{"PAWL_NAME=x"}, func(*values) {}},
-		{"others' variables", nil, []string{"HOME=/", "PAWLESS=1", "pawl_drain=1", "PAWL_CRASH=x:3", "PAWL_TEST_KAFKA=h:1"}, func(*values) {}},
+		{"others' variables", nil, []string{"HOME=/", "PAWLESS=1", "pawl_drain=1", "PAWL_CRASH=x:3", "PAWL_TEST_KAFKA=h:1", "PAWL_KAFKA_CACHE=/x", "PAWL_SEED=1"}, func(*values) {}},
 		{"variables of Kubernetes", nil, []string{"PAWL_SERVICE_HOST=10.0.0.1", "PAWL_SERVICE_PORT=80", "PAWL_UI_SERVICE_PORT_HTTP=80", "PAWL_PORT=tcp://10.0.0.1:80", "PAWL_PORT_80_TCP=tcp://10.0.0.1:80", "PAWL_UI_PORT_80_TCP_ADDR=10.0.0.1"}, func(*values) {}},
 		{"secret", nil, []string{"PAWL_SASL_PASSWORD=a=b,c "}, func(v *values) { v.Password = "a=b,c " }},
 		{"flag without variable", []string{"--version"}, nil, func(v *values) { v.Version = true }},
