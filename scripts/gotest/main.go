@@ -24,7 +24,7 @@ var wantsTag = regexp.MustCompile(`\btags?\b`)
 
 // skippedInBubble is said by a test that skipped in a bubble of testing/synctest,
 // which go test reports as one that passed.
-const skippedInBubble = "needs the build tag synctests"
+const skippedInBubble = "needs the build tag "
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
