@@ -148,7 +148,7 @@ func (c *Cluster) close() {
 	}
 	for _, p := range processes {
 		<-p.done
-		if p.err != nil && !p.crashed && !p.seen {
+		if p.err != nil && !p.crashed.Load() && !p.seen {
 			c.t.Errorf("process %s: %v", p.name, p.err)
 		}
 	}

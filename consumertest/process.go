@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/pawlstream/pawl/store"
 )
 
@@ -36,7 +38,7 @@ type process struct {
 	done    chan struct{} // closed when it has returned
 	err     error         // its error, once it has
 
-	crashed  bool
+	crashed  atomic.Bool
 	stopping bool // it was told to
 	seen     bool // the test knows its error
 }
@@ -51,7 +53,7 @@ func (p *process) ended() bool {
 }
 
 // live says whether the process is one that the world sees.
-func (p *process) live() bool { return !p.crashed && !p.ended() }
+func (p *process) live() bool { return !p.crashed.Load() && !p.ended() }
 
 // StartProcess starts another process of the application that [Start] was
 // given, or starts one again that was stopped or has ended.
@@ -157,7 +159,7 @@ func (c *Cluster) running(name string) *process {
 	switch {
 	case p == nil:
 		c.t.Fatalf("there is no process %s", name)
-	case p.crashed:
+	case p.crashed.Load():
 		c.t.Fatalf("process %s has crashed", name)
 	}
 	return p
@@ -209,22 +211,63 @@ func (c *Cluster) Crash(name string) {
 	if p.ended() {
 		c.t.Fatalf("crash process %s: it has ended: %v", name, p.err)
 	}
-	next := c.stateDir(name, c.life(name)+1)
 	c.rest()
-	if !c.bubble {
-		c.broker.Cut(p.host) // so that it comes to rest; in a bubble it has
+	if err := c.kill(p, c.bubble); err != nil {
+		c.t.Fatal(err)
 	}
-	if err := copyStill(next, p.dir); err != nil {
-		c.t.Fatalf("crash process %s: %v", name, err)
+}
+
+// CrashAt crashes a process, which may be one that is not started yet, at the
+// nth time from now, counted from 1, that it passes a crash point: one of those
+// that are named in the code of Pawl by invariants.Crash. It returns what says
+// whether that has happened.
+//
+// Points don't know whose they are, so it is for clusters in which nothing else
+// runs. It needs the build tag invariants, and skips the test without.
+func (c *Cluster) CrashAt(name, point string, nth int) (crashed func() bool) {
+	c.t.Helper()
+	if !invariants.Enabled {
+		c.t.Skip("a crash point needs the build tag invariants: go test -tags invariants")
+	}
+	var passes atomic.Int64
+	var happened atomic.Bool
+	disarm := invariants.Arm(point, func() {
+		if passes.Add(1) != int64(nth) {
+			return
+		}
+		p := c.last(name)
+		if p == nil || !p.live() {
+			return
+		}
+		if err := c.kill(p, false); err != nil {
+			c.t.Error(err)
+		}
+		happened.Store(true)
+	})
+	c.t.Cleanup(disarm)
+	return happened.Load
+}
+
+// kill makes the world see nothing of the process any more. It is called by
+// the test, or by a goroutine of the process. At rest says that nothing moves:
+// then the files are taken before the network is cut, since that would move
+// something.
+func (c *Cluster) kill(p *process, atRest bool) error {
+	if !atRest {
+		c.broker.Cut(p.host)
+	}
+	if err := copyStill(c.stateDir(p.name, c.life(p.name)+1), p.dir); err != nil {
+		return fmt.Errorf("crash process %s: %w", p.name, err)
 	}
 	c.broker.Cut(p.host)
 	p.silence()
+	p.crashed.Store(true)
 	c.mu.Lock()
-	p.crashed = true
-	c.mu.lives[name]++
+	c.mu.lives[p.name]++
 	delete(c.mu.broken, p.host)
 	c.mu.Unlock()
 	p.cancel()
+	return nil
 }
 
 // Restart starts a process again that was stopped, has ended or has crashed: as

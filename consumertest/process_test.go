@@ -286,3 +286,39 @@ func TestRealTime(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// At whatever point of a start or a commit a process crashes, nothing is lost
+// and nothing is counted twice.
+func TestCrashAt(t *testing.T) {
+	starts := []string{"heartbeat-before", "heartbeat-after", "fence-before", "fence-after", "start-record-after", "restore-after", "resolve-after"}
+	commits := []string{
+		"flush-after", "seal-before", "commit-before", "produce-before", "produce-after", "endtxn-sent", "endtxn-replied", "apply-before", "store-apply", "apply-after",
+		"database-flush-before", "database-flush-after",
+	}
+	for _, point := range append(starts, commits...) {
+		most := 4
+		if slices.Contains(starts, point) {
+			most = 2 // as many as there are shards
+		}
+		for nth := 1; nth <= most; nth++ {
+			t.Run(fmt.Sprintf("%s/%d", point, nth), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					c := consumertest.NewCluster(t)
+					crashed := c.CrashAt("p1", point, nth)
+					c.StartApp("p1", consumer.Config{CreateTopics: 2, FlushInterval: time.Second}, counter{})
+					var all []string
+					c.Until("a crash at "+point, func() bool {
+						ws := letters(3, 2)
+						all = append(all, ws...)
+						publishWords(c, ws...)
+						c.Advance(30 * time.Millisecond)
+						return crashed()
+					})
+					c.Restart("p1")
+					c.Settle()
+					checkCounts(t, c, 2, all)
+				})
+			})
+		}
+	}
+}

@@ -36,7 +36,7 @@ func (c *Cluster) Settle() {
 		processes := slices.Clone(c.mu.processes)
 		c.mu.Unlock()
 		for _, p := range processes {
-			if !p.crashed && p.ended() && p.err != nil && !p.seen {
+			if !p.crashed.Load() && p.ended() && p.err != nil && !p.seen {
 				p.seen = true
 				c.t.Fatalf("settle: %s; process %s has ended: %v", why, p.name, p.err)
 			}
@@ -203,7 +203,7 @@ func (c *Cluster) dump() string {
 	for _, p := range processes {
 		fmt.Fprintf(&b, "process %s", p.host)
 		switch {
-		case p.crashed:
+		case p.crashed.Load():
 			fmt.Fprintf(&b, ": crashed\n")
 			continue
 		case p.ended():
