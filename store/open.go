@@ -170,8 +170,10 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 		MemTableSize:                uint64(o.size),
 		MemTableStopWritesThreshold: memTables,
 		// Writes stop at the memtables' limit alone: a shard that restores
-		// outruns its compactions for a while, and catches up after.
-		L0CompactionThreshold: 4,
+		// outruns its compactions for a while, and catches up after. A small
+		// database that changes fast is rewritten whole by each of them, so they
+		// begin late: the first level has filters like the others.
+		L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 1000,
 		LBaseMaxBytes:         64 << 20,
 		MaxOpenFiles:          1000,
