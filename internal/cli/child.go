@@ -27,7 +27,7 @@ const (
 	demoSession = 6 * time.Second
 
 	// childDrain is how long a child has to finish what it has begun.
-	childDrain = 10 * time.Second
+	childDrain = 5 * time.Second
 
 	childMemory = 128 << 20
 )
@@ -74,7 +74,7 @@ func (c child) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error
 		}
 		// The broker may have gone with the parent, and user code may hang:
 		// nothing keeps an orphan.
-		time.AfterFunc(childDrain+5*time.Second, func() {
+		time.AfterFunc(childDrain+3*time.Second, func() {
 			log.Error("the drain did not end in time")
 			os.Exit(exitError)
 		})

@@ -144,7 +144,7 @@ func (p *pacer) due(now time.Time, room int64) (n int, wait time.Duration) {
 		p.allowed += now.Sub(p.last).Seconds() * float64(p.rate)
 	}
 	p.last = now
-	burst := max(1, float64(p.rate)/4) // a quarter of a second, for a broker that was slow to answer
+	burst := max(2, float64(p.rate)/4) // a quarter of a second, for a broker that was slow to answer
 	p.allowed = min(p.allowed, burst)
 	if most <= 0 || p.allowed < 1 {
 		return 0, max(feedTick, time.Duration((1-p.allowed)/float64(p.rate)*float64(time.Second)))

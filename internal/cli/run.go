@@ -126,6 +126,7 @@ func (d *demo) readInput(ctx context.Context, stdin io.Reader) (*input, error) {
 	case "":
 	case "-":
 		name, r = "standard input", stdin
+		d.view.say("reading standard input")
 	default:
 		f, err := os.Open(d.cfg.input)
 		if err != nil {
@@ -489,7 +490,7 @@ func (d *demo) drain() error {
 	errs := make([]error, len(d.processes))
 	var wg sync.WaitGroup
 	for i, p := range d.processes {
-		wg.Go(func() { errs[i] = p.stop(childDrain + 10*time.Second) })
+		wg.Go(func() { errs[i] = p.stop(childDrain + 15*time.Second) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

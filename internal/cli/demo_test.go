@@ -1,0 +1,334 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The processes of a demo are this program again, and so are the demos that
+// tests send signals to.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "demo" {
+		os.Exit(Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// demoWithin runs a demo within this process.
+func demoWithin(stdin io.Reader, args ...string) (stdout, stderr string, status int) {
+	var out, errs bytes.Buffer
+	status = Run(append([]string{"demo"}, args...), stdin, &out, &errs)
+	return out.String(), errs.String(), status
+}
+
+func TestDemoFlags(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--kills", "-1"}, "--kills -1: want 0 or more"},
+		{[]string{"--kills", "many"}, `invalid argument "many"`},
+		{[]string{"--rate", "-5"}, "--rate -5: want events a second"},
+		{[]string{"--rate", "abc"}, `invalid argument "abc"`},
+		{[]string{"--seed", "-1"}, `invalid argument "-1"`},
+		{[]string{"-o", "yaml"}, `--output "yaml": want text or json`},
+		{[]string{"--keep"}, "--keep: there is nothing to keep without --brokers"},
+		{[]string{"--brokers", "localhost"}, `--brokers: broker "localhost": want HOST:PORT`},
+		{[]string{"--brokers", ""}, "--brokers: no brokers are named"},
+		{[]string{"--kill", "3"}, "unknown flag --kill"},
+		{[]string{"now"}, `unexpected argument "now"`},
+	} {
+		stdout, stderr, status := demoWithin(nil, tt.args...)
+		if status != exitUsage || !strings.Contains(stderr, tt.want) || stdout != "" {
+			t.Errorf("%v: status %d, standard error %q, standard output %q; want %d and %q", tt.args, status, stderr, stdout, exitUsage, tt.want)
+		}
+	}
+}
+
+func TestDemoErrors(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "changes.jsonl")
+	if err := os.WriteFile(file, []byte(someLines+"{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--input", file}, "read the input, " + file + `: line 4: there is no "path"`},
+		{[]string{"--input", file + ".gone"}, "no such file"},
+		{[]string{"--input", "-"}, "read the input, standard input: it is empty"},
+		{[]string{"--dir", filepath.Join(file, "below")}, "not a directory"},
+		{[]string{"--brokers", "127.0.0.1:1"}, "127.0.0.1:1"},
+	} {
+		stdout, stderr, status := demoWithin(strings.NewReader(""), append(tt.args, "-o", "json")...)
+		if status != exitError || !strings.Contains(stderr, tt.want) || stdout != "" {
+			t.Errorf("%v: status %d, standard error %q, standard output %q; want %d and %q", tt.args, status, stderr, stdout, exitError, tt.want)
+		}
+	}
+}
+
+// A run over an input of one's own, from end to end, prints what it adds up
+// to, on one line, and leaves nothing behind.
+func TestDemo(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	stdout, stderr, status := demoWithin(strings.NewReader(someLines), "--input", "-", "--kills", "0", "--rate", "0", "-o", "json")
+	if status != exitOK {
+		t.Fatalf("status %d:\n%s", status, stderr)
+	}
+	want := `{"events":3,"added":5,"deleted":2,"paths":2,"authors":2,"days":3,"author_days":3,"kills":0,"takeovers":0,"lost":0,"duplicated":0,"seconds":S,"verified":true}` + "\n"
+	if got := regexp.MustCompile(`"seconds":[0-9.]+`).ReplaceAllString(stdout, `"seconds":S`); got != want {
+		t.Errorf("standard output %q, want %q", got, want)
+	}
+	dir := regexp.MustCompile(`stores and logs are in (.*)`).FindStringSubmatch(stderr)
+	if dir == nil {
+		t.Fatalf("standard error doesn't say where stores and logs are:\n%s", stderr)
+	}
+	if _, err := os.Stat(dir[1]); !os.IsNotExist(err) {
+		t.Errorf("%s is there after the run (error %v)", dir[1], err)
+	}
+}
+
+// The text ends with a table; --dir keeps stores and logs.
+func TestDemoText(t *testing.T) {
+	dir := t.TempDir()
+	stdout, stderr, status := demoWithin(strings.NewReader(someLines), "--input", "-", "--kills", "1", "--seed", "1", "--rate", "0", "--dir", dir)
+	if status != exitOK || stderr != "" {
+		t.Fatalf("status %d:\n%s\n%s", status, stdout, stderr)
+	}
+	for _, want := range []string{
+		"standard input: 3 events\n", "seed 1\n", "kill -9 of process",
+		"\nevents                            3            3\nlines added                       5            5\n",
+		"\nkills                             1\n", "\nverified: nothing is lost or duplicated;",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("standard output holds no %q:\n%s", want, stdout)
+		}
+	}
+	for _, name := range []string{"demo.log", "a.log", "b.log", "a", "b"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// demoProcess is a demo that runs as a process of its own.
+type demoProcess struct {
+	*exec.Cmd
+	dir    string
+	stdout bytes.Buffer
+	lines  chan string // of its standard error
+	seen   []string
+}
+
+// startDemo starts a demo that would take minutes.
+func startDemo(t *testing.T, stdin *os.File, args ...string) *demoProcess {
+	t.Helper()
+	p := &demoProcess{dir: t.TempDir(), lines: make(chan string, 1000)}
+	p.Cmd = exec.Command(os.Args[0], append([]string{"demo", "-o", "json", "--rate", "500", "--kills", "0", "--dir", p.dir}, args...)...)
+	if stdin != nil {
+		p.Stdin = stdin
+	}
+	p.Stdout = &p.stdout
+	stderr, err := p.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		// It has ended, unless the test has failed.
+		_ = p.Process.Kill()
+	})
+	return p
+}
+
+// until reads standard error up to a line that matches.
+func (p *demoProcess) until(t *testing.T, pattern string) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				t.Fatalf("the demo ended before it said %q:\n%s", pattern, strings.Join(p.seen, "\n"))
+			}
+			p.seen = append(p.seen, line)
+			if regexp.MustCompile(pattern).MatchString(line) {
+				return
+			}
+		case <-late:
+			t.Fatalf("the demo didn't say %q within a minute:\n%s", pattern, strings.Join(p.seen, "\n"))
+		}
+	}
+}
+
+// end waits for the demo's end.
+func (p *demoProcess) end() (status int, said string) {
+	for line := range p.lines {
+		p.seen = append(p.seen, line)
+	}
+	// The status says how it ended.
+	_ = p.Wait()
+	return p.ProcessState.ExitCode(), strings.Join(p.seen, "\n")
+}
+
+// workers returns the processes that hold the demo's state directories.
+func (p *demoProcess) workers(t *testing.T) (pids []int) {
+	t.Helper()
+	for _, name := range []string{"a", "b"} {
+		text, err := os.ReadFile(filepath.Join(p.dir, name, "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Sscanf(string(text), "process %d ", &pid); err != nil {
+			t.Fatalf("lock of process %s: %q: %v", name, text, err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// awaitEnd waits until whoever holds the state directories lets go of them, as
+// the operating system does at the latest when they end.
+func (p *demoProcess) awaitEnd(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"a", "b"} {
+		f, err := os.Open(filepath.Join(p.dir, name, "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		locked := make(chan error, 1)
+		go func() { locked <- syscall.Flock(int(f.Fd()), syscall.LOCK_EX) }()
+		select {
+		case err := <-locked:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("process %s still runs a minute after its parent's end", name)
+		}
+	}
+}
+
+const consuming = `running: .* [1-9][0-9,]* through .*; a running, [1-9][0-9]* shards; b running, [1-9]`
+
+// An interrupt drains: it says so, prints what there is, and is no failure.
+func TestDemoInterrupted(t *testing.T) {
+	t.Parallel()
+	p := startDemo(t, nil)
+	p.until(t, consuming)
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	status, said := p.end()
+	if status != exitOK {
+		t.Fatalf("status %d:\n%s", status, said)
+	}
+	var r result
+	if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil {
+		t.Fatalf("%v: %q", err, p.stdout.String())
+	}
+	if !r.Interrupted || r.Verified || r.Lost != 0 || r.Duplicated != 0 || r.Events == 0 || r.Events >= 101_229 {
+		t.Errorf("%+v, want what was consumed until then, nothing lost or duplicated, interrupted and not verified", r)
+	}
+	p.awaitEnd(t)
+}
+
+// An interrupt while standard input is being read ends at once.
+func TestDemoInterruptedAtItsInput(t *testing.T) {
+	never, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer never.Close()
+	defer w.Close()
+	p := startDemo(t, never, "--input", "-")
+	p.until(t, "reading standard input")
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	status, said := p.end()
+	if want := `"verified":false,"interrupted":true}` + "\n"; status != exitOK || !strings.HasSuffix(p.stdout.String(), want) {
+		t.Errorf("status %d and standard output %q, want %d and an end of %q:\n%s", status, p.stdout.String(), exitOK, want, said)
+	}
+}
+
+// A second signal ends everything at once.
+func TestDemoInterruptedTwice(t *testing.T) {
+	t.Parallel()
+	p := startDemo(t, nil)
+	p.until(t, consuming)
+	workers := p.workers(t)
+	for _, pid := range workers { // so that they don't drain
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	p.until(t, "interrupted: draining")
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	status, said := p.end()
+	if want := 128 + int(syscall.SIGINT); status != want {
+		t.Errorf("status %d, want %d:\n%s", status, want, said)
+	}
+	p.awaitEnd(t)
+}
+
+// When the demo itself is killed, its processes end too: the system closes
+// their standard input.
+func TestDemoKilled(t *testing.T) {
+	t.Parallel()
+	p := startDemo(t, nil)
+	p.until(t, consuming)
+	if pids := p.workers(t); len(slices.Compact(append(pids, p.Process.Pid))) != 3 {
+		t.Fatalf("processes %v of demo %d: want two others", pids, p.Process.Pid)
+	}
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.end()
+	p.awaitEnd(t)
+}
+
+// A process that ends by itself ends the demo, with its last words.
+func TestDemoWorkerDies(t *testing.T) {
+	t.Parallel()
+	p := startDemo(t, nil)
+	p.until(t, consuming)
+	if err := syscall.Kill(p.workers(t)[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	status, said := p.end()
+	if status != exitError || !strings.Contains(said, "process a ended by itself: signal: killed; its log ends with:") {
+		t.Errorf("status %d, want %d, and which process it was:\n%s", status, exitError, said)
+	}
+	if p.stdout.Len() > 0 {
+		t.Errorf("standard output %q, want nothing", p.stdout.String())
+	}
+	p.awaitEnd(t)
+}
