@@ -2,6 +2,7 @@ package consumertest
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/pawlstream/pawl/internal/devbroker"
 )
@@ -54,6 +55,10 @@ func (c *Cluster) Heal(process string) {
 	c.broker.Heal(c.host(process))
 	c.setBroken(c.host(process), false)
 }
+
+// Delay makes every request of a process, and every reply to it, take that long
+// on its way. Zero ends it.
+func (c *Cluster) Delay(process string, d time.Duration) { c.broker.Delay(c.host(process), d) }
 
 // Fail makes the broker answer the next so many requests of a kind, from a
 // process, with an error, without acting on them; -1 is all until remove is

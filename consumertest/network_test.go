@@ -6,6 +6,7 @@ import (
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/consumertest"
+	"github.com/pawlstream/pawl/internal/kafka"
 )
 
 // The broker answers as it is told to, so many times, and only that process.
@@ -86,5 +87,40 @@ func TestHold(t *testing.T) {
 		release()
 		c.Settle()
 		checkCounts(t, c, 1, []string{"a"})
+	})
+}
+
+// A slow network makes everything late and nothing wrong. The group's offsets
+// come last.
+func TestDelay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := consumertest.NewCluster(t)
+		c.Delay("p1", 40*time.Millisecond)
+		c.StartApp("p1", consumer.Config{CreateTopics: 2}, counter{})
+		all := letters(100, 7)
+		publishWords(c, all...)
+		begun := time.Now()
+		c.Settle()
+		if took := time.Since(begun); took < 500*time.Millisecond || took > 10*time.Second {
+			t.Errorf("settled after %v, want some dozens of round trips of 80 ms", took)
+		}
+		checkCounts(t, c, 2, all)
+		c.SettleGroup("test", words)
+		admin, err := kafka.NewAdmin(kafka.Config{Cluster: c.Host("tool")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer admin.Close()
+		offsets, err := admin.Committed(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(0)
+		for _, o := range offsets {
+			sum += o.Offset
+		}
+		if sum != int64(len(all)) {
+			t.Errorf("the group has committed %v, want %d messages in all", offsets, len(all))
+		}
 	})
 }

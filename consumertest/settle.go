@@ -48,6 +48,32 @@ func (c *Cluster) Settle() {
 	}
 }
 
+// SettleGroup returns once a group, such as that of a process of the test's own,
+// has committed the offsets of everything that the topics hold. It fails the
+// test if that takes five minutes.
+func (c *Cluster) SettleGroup(group string, topics ...Topic) {
+	c.t.Helper()
+	c.Until(fmt.Sprintf("group %s to commit all of its topics", group), func() bool {
+		ctx, cancel := c.context()
+		defer cancel()
+		committed, err := c.admin.Committed(ctx, group)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, of := range topics {
+			parts := c.partitions(of.Describe().Name())
+			ends := c.offsets(kafka.StableEnd, parts...)
+			for _, p := range parts {
+				next := committed[p].Offset
+				if next < ends[p] && len(c.read(of.Describe(), p, next, true)) > 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
 // unsettled says what is still to be done, or returns "".
 //
 // The shards are asked before the broker is. So a shard whose committed offset
