@@ -154,6 +154,16 @@ func (c wordCounter) next(t *testing.T) Total {
 	}
 }
 
+// nextOf returns the next total of a word, after those of others.
+func (c wordCounter) nextOf(t *testing.T, word string) Total {
+	t.Helper()
+	for {
+		if total := c.next(t); total.Word == word {
+			return total
+		}
+	}
+}
+
 // broker starts a broker that programs of other processes reach, with topics
 // of two partitions.
 func broker(t *testing.T, topics ...string) (b *devbroker.Broker, publish func(topic string, keys ...string)) {
@@ -164,17 +174,24 @@ func broker(t *testing.T, topics ...string) (b *devbroker.Broker, publish func(t
 	}
 	t.Cleanup(b.Close)
 	cfg := kafka.Config{Cluster: b.Cluster()}
+	createTopics(t, cfg, topics...)
+	return b, publisher(t, cfg)
+}
+
+// createTopics creates those of the topics that are missing, with two
+// partitions.
+func createTopics(t *testing.T, cfg kafka.Config, topics ...string) {
+	t.Helper()
 	admin, err := kafka.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(admin.Close)
+	defer admin.Close()
 	for _, name := range topics {
 		if _, err := admin.CreateTopic(t.Context(), kafka.TopicSpec{Name: name, Partitions: 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return b, publisher(t, cfg)
 }
 
 // publisher returns a function that publishes messages that are keys alone.
@@ -200,14 +217,29 @@ func publisher(t *testing.T, cfg kafka.Config) func(topic string, keys ...string
 // A program consumes, says how it is, drains when it is told to stop, and goes
 // on where it was.
 func TestProgram(t *testing.T) {
-	b, publish := broker(t, "words", "totals")
+	t.Run("in process", func(t *testing.T) {
+		b, publish := broker(t, "words", "totals")
+		testProgram(t, b.Addr(), "word-count", publish)
+	})
+	if addr := os.Getenv("PAWL_TEST_KAFKA"); addr != "" {
+		t.Run("kafka", func(t *testing.T) {
+			cfg := kafka.Config{}
+			cfg.Cluster.Brokers = []string{addr}
+			createTopics(t, cfg, "words", "totals")
+			testProgram(t, addr, fmt.Sprintf("word-count-%d", time.Now().UnixNano()), publisher(t, cfg))
+		})
+	}
+}
+
+func testProgram(t *testing.T, addr, application string, publish func(topic string, keys ...string)) {
 	dir := filepath.Join(t.TempDir(), "state")
-	args := []string{"--brokers", b.Addr(), "--state-dir", dir, "--session-timeout=6s"}
+	word := application // which no run before has published
+	args := []string{"--brokers", addr, "--application", application, "--state-dir", dir, "--session-timeout=6s"}
 
 	c := newWordCounter()
 	p := start(t, args, c)
-	publish("words", "a")
-	if got, want := c.next(t), (Total{"a", 1}); got != want {
+	publish("words", word)
+	if got, want := c.nextOf(t, word), (Total{word, 1}); got != want {
 		t.Errorf("total %v, want %v", got, want)
 	}
 	p.stderr.wait(t, `"msg":"running"`, 2)
@@ -218,7 +250,7 @@ func TestProgram(t *testing.T) {
 		t.Errorf("/healthz: %d %s, want 200", status, body)
 	}
 	_, body := p.get("/metrics")
-	for _, want := range []string{"go_goroutines ", "process_cpu_seconds_total ", `pawl_shards_running{application="word-count"} 2`} {
+	for _, want := range []string{"go_goroutines ", "process_cpu_seconds_total ", `pawl_shards_running{application="` + application + `"} 2`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("/metrics has no %q", want)
 		}
@@ -232,7 +264,7 @@ func TestProgram(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &st); err != nil {
 		t.Fatal(err)
 	}
-	want := `{word-count true [{words-000 running} {words-001 running}]}`
+	want := "{" + application + ` true [{words-000 running} {words-001 running}]}`
 	if got := fmt.Sprint(st); got != want {
 		t.Errorf("/v1/status is %s, want %s", got, want)
 	}
@@ -249,8 +281,8 @@ func TestProgram(t *testing.T) {
 
 	c = newWordCounter()
 	p = start(t, args, c)
-	publish("words", "a")
-	if got, want := c.next(t), (Total{"a", 2}); got != want {
+	publish("words", word)
+	if got, want := c.nextOf(t, word), (Total{word, 2}); got != want {
 		t.Errorf("total after a restart %v, want %v", got, want)
 	}
 	if status := p.status(); status != 0 {
