@@ -37,6 +37,8 @@ type App struct {
 		shards map[ShardID]*shard
 		copies map[ShardID]warmth // local copies of shards that do not run here
 		logs   map[string]changelogInfo
+
+		missing []string // consumed topics that are not there, as last looked
 	}
 }
 
@@ -242,6 +244,7 @@ func (a *App) work(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { a.group.beat(memberCtx) })
+	wg.Go(func() { a.watchTopics(memberCtx) })
 
 	advice := time.NewTicker(time.Second)
 	defer advice.Stop()
@@ -388,6 +391,7 @@ func (a *App) Status() Status {
 	st := Status{Application: a.cfg.Application, Instance: a.cfg.Instance}
 	a.mu.Lock()
 	group := a.group
+	st.Missing = slices.Clone(a.mu.missing)
 	a.mu.Unlock()
 	if group != nil {
 		group.mu.Lock()
@@ -401,13 +405,16 @@ func (a *App) Status() Status {
 }
 
 // Ready returns nil if this process is a member of the group, all its shards
-// run and none is stuck, and else an error that says what is missing.
+// run and none is stuck, and all consumed topics are there, and else an error that says what is missing.
 func (a *App) Ready() error {
 	st := a.Status()
 	if !st.Joined {
 		return errors.New("not a member of the group yet")
 	}
 	var errs []error
+	for _, name := range st.Missing {
+		errs = append(errs, fmt.Errorf("consumed topic %s does not exist any more: its shards have stopped, and start when it is there again", name))
+	}
 	for _, s := range st.Shards {
 		switch {
 		case s.Phase != Running:

@@ -57,5 +57,6 @@ type Status struct {
 	Joined        bool          // the group has given this process an assignment
 	Generation    int32         // of that assignment
 	LastHeartbeat time.Time     // the last that the group answered without error
+	Missing       []string      // consumed topics that do not exist any more
 	Shards        []ShardStatus // those that are here, in order of their IDs
 }

@@ -167,6 +167,38 @@ func (a *App) ensureDeadLetters(ctx context.Context, d *topic.Description, parti
 	return nil
 }
 
+// watchTopics looks, now and then, whether all consumed topics are there. One
+// that is deleted while it is consumed has no shards any more, and somebody has
+// to say so.
+func (a *App) watchTopics(ctx context.Context) {
+	t := time.NewTicker(a.cfg.TopicsInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		var names []string
+		for _, set := range a.sets {
+			names = append(names, topicNames(set.topics)...)
+		}
+		infos, err := a.admin.Topics(ctx, names...)
+		if err != nil {
+			a.log.Debug("look for consumed topics", "error", err)
+			continue // whoever needs the broker says what is wrong with it
+		}
+		missing := slices.DeleteFunc(names, func(name string) bool { _, ok := infos[name]; return ok })
+		a.mu.Lock()
+		changed := !slices.Equal(missing, a.mu.missing)
+		a.mu.missing = missing
+		a.mu.Unlock()
+		if changed && len(missing) > 0 {
+			a.log.Error("consumed topics do not exist any more: their shards have stopped", "topics", missing)
+		}
+	}
+}
+
 // advised returns what the group was last advised of for the topics of a set.
 func (a *App) advised(ctx context.Context, set *set) (map[topic.Partition]advice, error) {
 	committed, err := a.admin.Committed(ctx, a.cfg.Application)

@@ -1,0 +1,309 @@
+package consumer_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/consumertest"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// runningIn returns which shards run in a process.
+func runningIn(c *consumertest.Cluster, name string) (ids []consumer.ShardID) {
+	for _, s := range c.Status(name).Shards {
+		if s.Phase == consumer.Running {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// C06: a rebalance that does not move a shard costs that shard nothing: no
+// transaction is aborted, no message consumed twice.
+func TestRebalanceCostsOthersNothing(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		var mu sync.Mutex
+		consumed := make(map[string]int)
+		p := &program{before: func(e topic.Envelope, s consumer.Shard) error {
+			mu.Lock()
+			defer mu.Unlock()
+			consumed[fmt.Sprintf("%s/%d", s.ID(), e.Offset)]++
+			return nil
+		}}
+		c := consumertest.Start(t, p, consumer.Config{CreateTopics: 12})
+		c.StartProcess("p2")
+		c.StartProcess("p3")
+		c.Until("the shards to be shared", func() bool {
+			return len(runningIn(c, "p1")) == 4 && len(runningIn(c, "p2")) == 4 && len(runningIn(c, "p3")) == 4
+		})
+		var keys []string
+		for i := range 48 {
+			keys = append(keys, fmt.Sprintf("k%d", i))
+		}
+		var sent []string
+		load := func() {
+			for range 10 {
+				send(c, keys...)
+				sent = append(sent, keys...)
+				c.Advance(20 * time.Millisecond)
+			}
+		}
+		load()
+		stayed := append(runningIn(c, "p1"), runningIn(c, "p2")...)
+		aborts := c.Metric("p1", "pawl_aborts_total") + c.Metric("p2", "pawl_aborts_total") + c.Metric("p1", "pawl_shard_failures_total") + c.Metric("p2", "pawl_shard_failures_total")
+		stopped := make(chan error, 1)
+		go func() { stopped <- nil }()
+		<-stopped
+		if err := c.Stop("p3"); err != nil {
+			t.Fatal(err)
+		}
+		load()
+		c.Settle()
+		checkExact(t, c, countOf(sent))
+		if got := c.Metric("p1", "pawl_aborts_total") + c.Metric("p2", "pawl_aborts_total") + c.Metric("p1", "pawl_shard_failures_total") + c.Metric("p2", "pawl_shard_failures_total"); got != aborts {
+			t.Errorf("%v transactions were aborted or shards failed", got-aborts)
+		}
+		for at, n := range consumed {
+			id, _, _ := strings.Cut(at, "/")
+			if n > 1 && slices.Contains(stayed, consumer.ShardID(id)) {
+				t.Errorf("message %s was consumed %d times by a shard that stayed", at, n)
+			}
+		}
+	})
+}
+
+// Partitions divide among the processes, and move when one dies. One that
+// comes back within its session has its shards at once.
+func TestShardsMove(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{CreateTopics: 8, SessionTimeout: 10 * time.Second})
+		c.StartProcess("p2")
+		c.Until("the shards to be shared", func() bool { return len(runningIn(c, "p1")) == 4 && len(runningIn(c, "p2")) == 4 })
+		msgs := repeated(100, "a", "b", "c", "d", "e", "f", "g", "h")
+		send(c, msgs...)
+		c.Settle()
+
+		mine := runningIn(c, "p2")
+		c.Crash("p2")
+		begun := time.Now()
+		c.Restart("p2")
+		c.Until("the shards to come back", func() bool { return slices.Equal(runningIn(c, "p2"), mine) })
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("a restart within the session took %v", took)
+		}
+		if len(runningIn(c, "p1")) != 4 {
+			t.Errorf("p1 runs %v", runningIn(c, "p1"))
+		}
+
+		c.Crash("p2")
+		begun = time.Now()
+		c.Until("the other to take over", func() bool { return len(runningIn(c, "p1")) == 8 })
+		if took := time.Since(begun); took > 12*time.Second {
+			t.Errorf("the takeover took %v, with a session of 10s", took)
+		}
+		send(c, msgs...)
+		c.Settle()
+		checkExact(t, c, countOf(append(msgs, msgs...)))
+
+		c.Restart("p2")
+		c.Until("the shards to be shared again", func() bool { return len(runningIn(c, "p1")) == 4 && len(runningIn(c, "p2")) == 4 })
+		if err := c.Stop("p1"); err != nil {
+			t.Error(err)
+		}
+		begun = time.Now()
+		c.Until("the other to take over after a stop", func() bool { return len(runningIn(c, "p2")) == 8 })
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("the takeover after a clean stop took %v", took)
+		}
+	})
+}
+
+// A stop with KeepMembership keeps the shards for a process that comes back.
+func TestStopThatKeepsMembership(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{CreateTopics: 4, KeepMembership: true})
+		c.StartProcess("p2")
+		c.Until("the shards to be shared", func() bool { return len(runningIn(c, "p1")) == 2 && len(runningIn(c, "p2")) == 2 })
+		generation := c.Status("p2").Generation
+		if err := c.Stop("p1"); err != nil {
+			t.Fatal(err)
+		}
+		c.Advance(3 * time.Second)
+		if got := len(runningIn(c, "p2")); got != 2 {
+			t.Errorf("p2 runs %d shards, want 2", got)
+		}
+		c.Restart("p1")
+		c.Until("the shards to come back", func() bool { return len(runningIn(c, "p1")) == 2 })
+		_ = generation
+		send(c, "a", "b", "c")
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 1, "b": 1, "c": 1})
+	})
+}
+
+// Assignments that come faster than they are acted on: processes join and
+// leave all the time, and nothing is lost or doubled.
+func TestManyRebalances(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{CreateTopics: 5, SessionTimeout: 6 * time.Second})
+		var sent []string
+		for i := range 12 {
+			name := fmt.Sprintf("p%d", 2+i%3)
+			msgs := repeated(25, "a", "b", "c", "d", "e")
+			send(c, msgs...)
+			sent = append(sent, msgs...)
+			switch {
+			case i < 3:
+				c.StartProcess(name)
+			case i%2 == 0:
+				c.Crash(name)
+				c.Advance(time.Duration(i) * 10 * time.Millisecond)
+				c.Restart(name)
+			default:
+				if err := c.Stop(name); err != nil {
+					t.Error(err)
+				}
+				c.Restart(name)
+			}
+			c.Advance(time.Duration(i*37%200) * time.Millisecond)
+		}
+		c.Settle()
+		checkExact(t, c, countOf(sent))
+	})
+}
+
+// C56: a topic gains partitions while it is consumed. The changelog follows,
+// and the new partitions are read from their beginning, whatever the start.
+func TestTopicGainsPartitions(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{Start: consumer.Latest, OnFailure: consumer.DeadLetter})
+		c.Settle()
+		send(c, "a", "b")
+		c.Settle()
+		c.Advance(3 * time.Second) // the group is advised
+		c.AddPartitions("words", 3)
+		for n := range int32(3) { // before anybody has found them
+			c.PublishRecord(topic.Out{Topic: words.Description, Partition: n, Key: fmt.Appendf(nil, "n%d", n), Value: []byte("x")})
+		}
+		begun := time.Now()
+		c.Until("the new shards to run", func() bool { return len(runningIn(c, "p1")) == 3 })
+		if took := time.Since(begun); took > 15*time.Second {
+			t.Errorf("new partitions were found after %v", took)
+		}
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 1, "b": 1, "n0": 1, "n1": 1, "n2": 1})
+	})
+}
+
+// Latest starts with what comes after the first start, once: a later start
+// goes on where the first one left.
+func TestStartIsResolvedOnce(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		p := &program{}
+		c := consumertest.Start(t, p, consumer.Config{})
+		send(c, "before")
+		c.Settle()
+		if err := c.Stop("p1"); err != nil {
+			t.Fatal(err)
+		}
+		late := consumer.Config{Application: "late", Start: consumer.Latest}
+		c.StartApp("p2", late, p)
+		c.Until("the shard to run", func() bool { return len(runningIn(c, "p2")) == 1 })
+		if err := c.Stop("p2"); err != nil {
+			t.Fatal(err)
+		}
+		send(c, "between")
+		c.StartApp("p2", late, p)
+		c.Until("the shard to run", func() bool { return len(runningIn(c, "p2")) == 1 })
+		c.Until("it to consume", func() bool { return c.Metric("p2", "pawl_messages_total") == 1 })
+		checkStored(t, c, "words-000", map[string]int{"between": 1})
+	})
+}
+
+// An input offset below retention is a configured, loud decision.
+func TestOffsetOutOfRange(t *testing.T) {
+	for _, test := range []struct {
+		decision consumer.OutOfRange
+		want     map[string]int
+		dropped  float64
+	}{
+		{consumer.FailShard, nil, 0},
+		{consumer.GoToEarliest, map[string]int{"a": 10, "b": 5}, 15},
+		{consumer.GoToLatest, map[string]int{"a": 10}, 20},
+	} {
+		t.Run(string(test.decision), func(t *testing.T) {
+			virtually(t, func(t *testing.T) {
+				p := &program{}
+				cfg := consumer.Config{OnOffsetOutOfRange: test.decision}
+				c := consumertest.Start(t, p, cfg)
+				send(c, repeated(10, "a")...)
+				c.Settle()
+				if err := c.Stop("p1"); err != nil {
+					t.Fatal(err)
+				}
+				send(c, repeated(20, "b")...)
+				c.Trim("words", 0, 25)
+				c.StartApp("p1", cfg, p)
+				if test.decision == consumer.FailShard {
+					c.Until("the shard to fail", func() bool {
+						st := c.Status("p1").Shards
+						return len(st) == 1 && st[0].Phase == consumer.Failed
+					})
+					why := c.Status("p1").Shards[0].Reason
+					for _, want := range []string{"words-0", "offset 10", "25", "OnOffsetOutOfRange"} {
+						if !strings.Contains(why, want) {
+							t.Errorf("the reason does not say %q: %s", want, why)
+						}
+					}
+					return
+				}
+				c.Settle()
+				checkExact(t, c, test.want)
+				if got := c.Metric("p1", "pawl_dropped_total"); got != test.dropped {
+					t.Errorf("%v messages are counted as missing, want %v", got, test.dropped)
+				}
+			})
+		})
+	}
+}
+
+// A consumed topic that is deleted fails its shards by name; the shards of
+// other topics run on.
+func TestDeletedTopicFailsItsShardsAlone(t *testing.T) {
+	other := topic.String("other")
+	virtually(t, func(t *testing.T) {
+		p := &program{}
+		q := &program{topics: []*topic.Description{other.Description}, consume: func(e topic.Envelope, s consumer.Shard, _ *topic.Publisher) error {
+			_, err := counts.Update(s.Transaction(), string(e.Key), func(n int64) int64 { return n + 1 })
+			return err
+		}}
+		c := consumertest.StartWith(t, consumer.Config{}, p, q)
+		send(c, "a")
+		consumertest.PublishKeyed(c, other, "k", "x")
+		c.Settle()
+		c.DeleteTopic("words")
+		c.Until("the process to say so", func() bool {
+			err := c.App("p1").Ready()
+			return err != nil && strings.Contains(err.Error(), "topic words does not exist")
+		})
+		consumertest.PublishKeyed(c, other, "k", "x")
+		c.Until("the other shard to go on", func() bool { return stored(c, "other-000")["k"] == 2 })
+
+		// Created again it is another topic: what was at the old offsets is
+		// gone, which is a configured decision.
+		c.CreateTopic(words, 1)
+		c.Until("the shard to fail by name", func() bool {
+			for _, s := range c.Status("p1").Shards {
+				if s.ID == "words-000" && s.Phase == consumer.Failed && strings.Contains(s.Reason, "created anew") {
+					return true
+				}
+			}
+			return false
+		})
+	})
+}
