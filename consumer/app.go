@@ -296,13 +296,7 @@ func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 	owned := a.group.owned()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The shards of a process that dies come here, when others hold their
-	// share already: room is left for as many again.
-	all := 0
-	for _, log := range a.mu.logs {
-		all += log.Partitions
-	}
-	a.budget.Expect(max(min(all, 2*len(owned)), len(owned)))
+	a.budget.Expect(len(owned))
 	suspects := a.group.suspects()
 	for id, s := range a.mu.shards {
 		switch {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -51,20 +50,21 @@ func (b *Budget) Expect(databases int) {
 func (b *Budget) Close() { b.cache.Unref() }
 
 // take grants one more database memtables of at most so many bytes each: an
-// even share of a third of the budget, but never less than the floor.
-func (b *Budget) take(want int64) (size int64, err error) {
+// even share of a third of the budget. What has no room is granted the floor
+// all the same, and called tight: the databases that a process takes over from
+// one that died must open, and are slow rather than not there.
+func (b *Budget) take(want int64) (size int64, tight bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	third := b.bytes / 3
-	share := max(third/int64(max(b.mu.expected, b.mu.open+1))/memTables, memTableFloor)
+	share := third / int64(max(b.mu.expected, b.mu.open+1)) / memTables
 	size = min(want, share, (third-b.mu.memtables)/memTables)
 	if size < memTableFloor {
-		return 0, fmt.Errorf("memory budget of %d bytes has no room for the memtables of %d databases beside a block cache of twice their size: it takes %d",
-			b.bytes, b.mu.open+1, 3*(b.mu.memtables+memTables*memTableFloor))
+		size, tight = memTableFloor, true
 	}
 	b.mu.open++
 	b.mu.memtables += memTables * size
-	return size, nil
+	return size, tight
 }
 
 func (b *Budget) giveBack(size int64) {

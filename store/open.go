@@ -67,8 +67,9 @@ func open(c Config) (_ *Owner, err error) {
 			o.fatal.told.Wait()
 		}
 	}()
-	if o.size, err = budget.take(c.Options.MemTableSize); err != nil {
-		return nil, err
+	var tight bool
+	if o.size, tight = budget.take(c.Options.MemTableSize); tight {
+		c.Logger.Warn("the memory budget has no room for another database: all of them are slower", "dir", c.Dir, "budget", budget.bytes)
 	}
 
 	opts := o.pebbleOptions(budget)

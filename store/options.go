@@ -36,7 +36,7 @@ const (
 
 const (
 	memTableDefault   = 16 << 20
-	memTableFloor     = 512 << 10 // below it a database mostly flushes
+	memTableFloor     = 256 << 10 // below it a database mostly flushes
 	blockDefault      = 8 << 10
 	filterBitsDefault = 10
 	tableCacheDefault = 32 << 20
