@@ -165,12 +165,12 @@ func (a *App) Run(ctx context.Context) error {
 	defer unregister()
 	lock, err := lockDir(ctx, a.cfg.StateDir, a.cfg.Instance, a.cfg.DrainTimeout)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer lock.release()
 	close(a.held)
 	if err := a.connect(ctx); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer a.admin.Close()
 	a.budget = store.NewBudget(a.cfg.Memory / 2)
@@ -189,6 +189,15 @@ func (a *App) Run(ctx context.Context) error {
 // Held returns a channel that is closed once Run holds the state directory:
 // from then on, until Run returns, its files are this process's to write.
 func (a *App) Held() <-chan struct{} { return a.held }
+
+// unlessStopped returns nil where err says no more than that ctx has ended: a
+// stop that comes before everything has started is a stop like any other.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
+}
 
 // connect reaches the cluster, and checks it and the topics.
 func (a *App) connect(ctx context.Context) (err error) {

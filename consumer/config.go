@@ -132,7 +132,7 @@ func setDefault[T comparable](field *T, value T) {
 // withDefaults returns c with every zero field filled in.
 func (c Config) withDefaults() Config {
 	setDefault(&c.CommitInterval, defaultCommitInterval)
-	setDefault(&c.CommitPause, defaultCommitPause)
+	setDefault(&c.CommitPause, min(defaultCommitPause, c.CommitInterval))
 	setDefault(&c.TransactionBytes, defaultTransactionBytes)
 	setDefault(&c.TransactionMessages, defaultTransactionMessages)
 	setDefault(&c.TransactionTimeout, defaultTransactionTimeout)
