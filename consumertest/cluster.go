@@ -191,6 +191,7 @@ func (c *Cluster) Until(what string, holds func() bool) {
 	c.t.Helper()
 	deadline := time.Now().Add(patience)
 	for !holds() {
+		c.bury()
 		if time.Now().After(deadline) {
 			c.t.Fatalf("waited %v for %s\n%s", patience, what, c.dump())
 		}

@@ -78,11 +78,11 @@ func (c *Cluster) DropReply(process, request string, nth int) (remove func()) {
 	return c.broker.DropReply(devbroker.Fault{Host: c.host(process), Key: c.request(request), Nth: nth})
 }
 
-// Hold keeps the next request of a kind, and what its connection sends after
-// it, from the broker, until release is called.
+// Hold keeps all requests of a kind, and what their connections send after
+// them, from the broker, until release is called.
 func (c *Cluster) Hold(process, request string) (release func()) {
 	c.t.Helper()
-	return c.broker.Hold(devbroker.Fault{Host: c.host(process), Key: c.request(request)})
+	return c.broker.Hold(devbroker.Fault{Host: c.host(process), Key: c.request(request), Times: -1})
 }
 
 // Requests returns how many requests of a kind a process has sent since it last

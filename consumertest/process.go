@@ -26,21 +26,24 @@ type Process func(ctx context.Context, cl cluster.Cluster, stateDir string) erro
 
 // process is one life of a process, from its start to its end or its crash.
 type process struct {
-	name    string
-	host    string
-	dir     string
-	run     Process
-	app     *consumer.App // nil for a Process of the test's own
-	config  *application  // what it runs, if it runs an app
-	stats   *prometheus.Registry
-	cancel  context.CancelFunc
-	silence func()        // ends its log
-	done    chan struct{} // closed when it has returned
-	err     error         // its error, once it has
+	name     string
+	host     string
+	dir      string
+	run      Process
+	app      *consumer.App // nil for a Process of the test's own
+	config   *application  // what it runs, if it runs an app
+	instance string        // and its name in the group
+	stats    *prometheus.Registry
+	cancel   context.CancelFunc
+	silence  func()        // ends its log
+	done     chan struct{} // closed when it has returned
+	err      error         // its error, once it has
 
 	crashed  atomic.Bool
-	stopping bool // it was told to
-	seen     bool // the test knows its error
+	gone     atomic.Int64 // when it ended or crashed, in nanoseconds; 0 while it runs
+	buried   bool         // the group was told that it is gone
+	stopping bool         // it was told to
+	seen     bool         // the test knows its error
 }
 
 func (p *process) ended() bool {
@@ -81,6 +84,7 @@ func (c *Cluster) startApp(name string, app *application) {
 	p.config = app
 	cfg := app.cfg
 	cfg.Instance = cmp.Or(cfg.Instance, name)
+	p.instance = cfg.Instance
 	if cfg.StateDir == "" {
 		cfg.StateDir = p.dir
 	}
@@ -137,6 +141,7 @@ func (c *Cluster) start(p *process) {
 	go func() {
 		defer close(p.done)
 		p.err = p.run(ctx, c.broker.Host(p.host), p.dir)
+		p.gone.CompareAndSwap(0, time.Now().UnixNano())
 	}()
 }
 
@@ -261,6 +266,7 @@ func (c *Cluster) kill(p *process, atRest bool) error {
 	}
 	c.broker.Cut(p.host)
 	p.silence()
+	p.gone.CompareAndSwap(0, time.Now().UnixNano())
 	p.crashed.Store(true)
 	c.mu.Lock()
 	c.mu.lives[p.name]++
@@ -393,6 +399,41 @@ func (c *Cluster) View(id consumer.ShardID, fn func(*store.Transaction)) {
 		}
 		return false
 	})
+}
+
+// bury removes from their groups the processes that are gone for longer than
+// their session. A broker does so by itself, but not this one where the process
+// was about to join when it went: it would count as a member for ever.
+func (c *Cluster) bury() {
+	c.t.Helper()
+	c.mu.Lock()
+	processes := slices.Clone(c.mu.processes)
+	c.mu.Unlock()
+	alive := make(map[[2]string]bool)
+	for _, p := range processes {
+		if p.app != nil && p.live() {
+			alive[[2]string{p.config.cfg.Application, p.instance}] = true
+		}
+	}
+	for _, p := range processes {
+		if p.app == nil || p.live() || p.buried {
+			continue
+		}
+		session := cmp.Or(p.config.cfg.SessionTimeout, sessionTimeout)
+		if time.Since(time.Unix(0, p.gone.Load())) <= session+time.Second {
+			continue
+		}
+		p.buried = true
+		if alive[[2]string{p.config.cfg.Application, p.instance}] {
+			continue
+		}
+		ctx, cancel := c.context()
+		err := c.admin.RemoveInstance(ctx, p.config.cfg.Application, p.instance)
+		cancel()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
 }
 
 // apps returns the processes that run an application and can be reached.

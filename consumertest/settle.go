@@ -28,6 +28,7 @@ func (c *Cluster) Settle() {
 	deadline := time.Now().Add(patience)
 	for {
 		c.rest()
+		c.bury()
 		why := c.unsettled()
 		if why == "" {
 			return
