@@ -304,10 +304,10 @@ func (r *incarnation) restore(ctx context.Context) error {
 		}
 		for _, e := range batch.Envelopes {
 			switch {
-			case changelog.IsChange(e.Key) && e.Value == nil:
-				loader.Delete(e.Key)
 			case changelog.IsChange(e.Key):
-				loader.Set(e.Key, e.Value)
+				if err := loader.Set(e.Key, e.Value); err != nil {
+					return fmt.Errorf("read changelog %s at offset %d: %w", part, e.Offset, err)
+				}
 			case string(e.Key) == string(changelog.OffsetsKey) && e.Value != nil:
 				lastOffsets = append(lastOffsets[:0], e.Value...)
 			}

@@ -48,6 +48,12 @@ type table[K comparable, V any] struct {
 	changes ordered[*entry[K, V]] // the dirty ones
 	touched []*entry[K, V]        // those an abort forgets: the dirty ones, and if V holds pointers those read
 
+	// whole says that every key that the table holds has an entry, and so that
+	// a key without one is absent. It begins with an empty table, and ends when
+	// an entry is forgotten that may have a value. Of a table that fits into the
+	// cache no absent key is ever looked up, which costs microseconds.
+	whole bool
+
 	ring []*entry[K, V] // all entries, and forgotten ones until the hand passes
 	hand int
 	gone int // forgotten entries in the ring
@@ -89,6 +95,14 @@ func (t *Table[K, V]) newState(tx *Transaction) (*table[K, V], error) {
 	}
 	s := &table[K, V]{t: t, tx: tx, entries: make(map[K]*entry[K, V])}
 	s.changes.skip = len(t.prefix)
+	first, err := tx.d.newCursor(tx.from, t.prefix, prefixEnd(t.prefix), false)
+	if err != nil {
+		return nil, err
+	}
+	s.whole = !first.ok
+	if err := first.close(); err != nil {
+		return nil, err
+	}
 	tx.addTable(t.index, s)
 	return s, nil
 }
@@ -99,9 +113,14 @@ func (s *table[K, V]) size() int { return len(s.ring) }
 
 // load returns the entry of a key whose value is not known yet.
 func (s *table[K, V]) load(tx *Transaction, k K) (*entry[K, V], error) {
+	entries := len(s.entries)
 	e, err := s.make(tx, k)
 	if err != nil || e.known {
 		return e, err
+	}
+	if s.whole && len(s.entries) > entries { // it was made just now
+		e.known = true
+		return e, nil
 	}
 	v, ok, err := s.t.read(tx, e.stored)
 	if err != nil {
@@ -251,6 +270,7 @@ func (s *table[K, V]) aborted() {
 		s.settle(e)
 		s.forget(e)
 		s.gone++
+		s.whole = false
 	}
 	s.forgetChanges()
 	if s.gone > len(s.ring)/2 {
@@ -311,6 +331,7 @@ func (s *table[K, V]) evict(bytes int64, steps int) (freed int64) {
 			continue
 		default:
 			freed += int64(e.cost)
+			s.whole = s.whole && e.known && !e.has
 			s.forget(e)
 		}
 		last := len(s.ring) - 1
