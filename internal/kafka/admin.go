@@ -362,3 +362,19 @@ func (a *Admin) Committed(ctx context.Context, group string) (map[topic.Partitio
 	})
 	return all, nil
 }
+
+// CommitOffsets commits offsets for a group that has no members.
+func (a *Admin) CommitOffsets(ctx context.Context, group string, offsets map[topic.Partition]Committed) error {
+	var os kadm.Offsets
+	for p, c := range offsets {
+		os.Add(kadm.Offset{Topic: p.Topic, Partition: p.Number, At: c.Offset, LeaderEpoch: -1, Metadata: c.Metadata})
+	}
+	rs, err := a.adm.CommitOffsets(ctx, group, os)
+	if err == nil {
+		err = rs.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("commit offsets of group %s: %w", group, classed(err))
+	}
+	return nil
+}

@@ -530,12 +530,27 @@ func (m *Member) LastHeartbeat() time.Time {
 // CommitOffsets commits offsets for the group, as this member of the current
 // generation.
 func (m *Member) CommitOffsets(ctx context.Context, offsets map[topic.Partition]Committed) error {
+	return m.commitOffsets(ctx, "", offsets)
+}
+
+// CommitOffsetsAs is CommitOffsets as long as the coordinator knows this
+// process by the ID that an assignment named. Once it was taken for gone and
+// has joined anew, what it was assigned before is no longer its to commit: the
+// answer is then ErrNotMember.
+func (m *Member) CommitOffsetsAs(ctx context.Context, memberID string, offsets map[topic.Partition]Committed) error {
+	return m.commitOffsets(ctx, memberID, offsets)
+}
+
+func (m *Member) commitOffsets(ctx context.Context, as string, offsets map[topic.Partition]Committed) error {
 	if len(offsets) == 0 {
 		return nil
 	}
 	m.mu.Lock()
 	id, generation := m.mu.id, m.mu.generation
 	m.mu.Unlock()
+	if as != "" && as != id {
+		return fmt.Errorf("commit offsets of group %s as member %s: %w", m.cfg.Group, as, ErrNotMember)
+	}
 	if generation < 0 {
 		return fmt.Errorf("commit offsets of group %s: %w", m.cfg.Group, ErrNotMember)
 	}

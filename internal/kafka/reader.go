@@ -115,6 +115,21 @@ func (r *reading) StopConsuming(parts ...topic.Partition) {
 	}
 }
 
+// Pause stops fetching the partitions, until Resume, and keeps their positions.
+// What was fetched of them and not polled is fetched again.
+func (r *reading) Pause(parts ...topic.Partition) { r.cl.PauseFetchPartitions(byTopic(parts)) }
+
+// Resume ends a Pause.
+func (r *reading) Resume(parts ...topic.Partition) { r.cl.ResumeFetchPartitions(byTopic(parts)) }
+
+func byTopic(parts []topic.Partition) map[string][]int32 {
+	numbers := make(map[string][]int32)
+	for _, p := range parts {
+		numbers[p.Topic] = append(numbers[p.Topic], p.Number)
+	}
+	return numbers
+}
+
 // Buffered is how many records were fetched and not polled, markers included.
 func (r *reading) Buffered() int { return int(r.cl.BufferedFetchRecords()) }
 
@@ -136,13 +151,42 @@ func (r *reading) Poll(ctx context.Context, max int, into *Batch) error {
 
 func (r *reading) poll(ctx context.Context, max int, into *Batch) error {
 	into.Reset()
+	return r.each(ctx, max, func(p PartBatch, m Messages, bytes int) {
+		for i := range m.recs {
+			into.Envelopes = append(into.Envelopes, m.At(i))
+		}
+		into.Parts = append(into.Parts, p)
+		into.Bytes += bytes
+	})
+}
+
+// Fetch is Poll for whoever keeps the messages, and makes envelopes of them
+// one at a time.
+func (r *reading) Fetch(ctx context.Context, max int) (*Fetched, error) {
+	for {
+		f := new(Fetched)
+		err := r.each(ctx, max, func(p PartBatch, m Messages, bytes int) {
+			f.Parts = append(f.Parts, FetchedPart{p, m})
+			f.Count += p.Count
+			f.Bytes += bytes
+		})
+		if err != nil || len(f.Parts) > 0 {
+			return f, err
+		}
+		// All that came was of partitions that are no longer read.
+	}
+}
+
+// each polls up to max records, and calls found for each partition that has
+// any.
+func (r *reading) each(ctx context.Context, max int, found func(p PartBatch, m Messages, bytes int)) error {
 	fs := r.cl.PollRecords(ctx, max)
 	var errs []error
 	for i := range fs {
 		for j := range fs[i].Topics {
 			t := &fs[i].Topics[j]
 			for k := range t.Partitions {
-				if err := r.take(ctx, t.Topic, &t.Partitions[k], into); err != nil {
+				if err := r.take(ctx, t.Topic, &t.Partitions[k], found); err != nil {
 					errs = append(errs, err)
 				}
 			}
@@ -157,8 +201,8 @@ func (r *reading) poll(ctx context.Context, max int, into *Batch) error {
 	return errors.Join(errs...)
 }
 
-// take adds one partition of a fetch to the batch.
-func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition, into *Batch) error {
+// take hands on what a fetch brought of one partition.
+func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition, found func(p PartBatch, m Messages, bytes int)) error {
 	if name == "" { // the library's way to answer for the whole client
 		return readError(fp.Err)
 	}
@@ -166,8 +210,9 @@ func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition,
 	r.mu.Lock()
 	c := r.mu.parts[p]
 	r.mu.Unlock()
+	pb := PartBatch{Partition: p, HighWatermark: fp.HighWatermark, StableEnd: fp.LastStableOffset, LogStart: fp.LogStartOffset}
 	if c != nil && len(fp.Records) > 0 {
-		pb := PartBatch{Partition: p, HighWatermark: fp.HighWatermark, StableEnd: fp.LastStableOffset, LogStart: fp.LogStartOffset}
+		bytes, data := 0, fp.Records[:0] // without markers
 		for _, rec := range fp.Records {
 			if rec.Offset < c.from {
 				continue
@@ -176,27 +221,12 @@ func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition,
 			if rec.Attrs.IsControl() {
 				continue
 			}
-			e := topic.Envelope{
-				Topic:     c.topic,
-				Partition: rec.Partition,
-				Offset:    rec.Offset,
-				Key:       rec.Key,
-				Value:     rec.Value,
-				Timestamp: rec.Timestamp,
-			}
-			into.Bytes += len(rec.Key) + len(rec.Value)
-			if len(rec.Headers) > 0 {
-				e.Headers = make([]topic.Header, len(rec.Headers))
-				for i, h := range rec.Headers {
-					e.Headers[i] = topic.Header{Key: h.Key, Value: h.Value}
-					into.Bytes += len(h.Key) + len(h.Value)
-				}
-			}
-			into.Envelopes = append(into.Envelopes, e)
-			pb.Count++
+			bytes += sizeOf(rec)
+			data = append(data, rec)
 		}
+		pb.Count = len(data)
 		if pb.Next > 0 {
-			into.Parts = append(into.Parts, pb)
+			found(pb, Messages{topic: c.topic, recs: data}, bytes)
 		}
 	}
 	switch {
@@ -210,13 +240,7 @@ func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition,
 	}
 	r.StopConsuming(p)
 	if errors.Is(fp.Err, kerr.OffsetOutOfRange) {
-		at := c.from
-		for _, b := range into.Parts {
-			if b.Partition == p {
-				at = b.Next
-			}
-		}
-		return r.outOfRange(ctx, p, at)
+		return r.outOfRange(ctx, p, max(c.from, pb.Next))
 	}
 	return &PartitionError{Partition: p, Err: readError(fp.Err)}
 }

@@ -1,0 +1,225 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// fetcher reads all streams of a process with one reader. Whatever concerns the
+// reader is done by its one goroutine, between two polls: so what a poll brings
+// is always of the streams that are read now, and never of an epoch before.
+type fetcher struct {
+	w      *Worker
+	reader *kafka.Reader
+
+	streams map[topic.Partition]*stream // the goroutine's own
+
+	mu struct {
+		sync.Mutex
+		orders    []order
+		interrupt context.CancelFunc // of the poll that runs
+	}
+}
+
+// order is something that is to be done to a stream.
+type order struct {
+	deed fetchDeed
+	s    *stream
+}
+
+type fetchDeed int8
+
+const (
+	fetchBegin fetchDeed = iota // read it, from its position on
+	fetchStop                   // read it no more
+	fetchCheck                  // pause or resume it, as it wants
+)
+
+const (
+	pollMax     = 10_000
+	reReadAfter = time.Second // after a partition could not be read
+)
+
+// begin has streams read from their positions on.
+func (f *fetcher) begin(streams ...*stream) {
+	for _, s := range streams {
+		f.order(order{fetchBegin, s})
+	}
+}
+
+// changed says that a stream's wish to be paused has changed.
+func (f *fetcher) changed(s *stream) { f.order(order{fetchCheck, s}) }
+
+func (f *fetcher) stop(s *stream) { f.order(order{fetchStop, s}) }
+
+// drop has no stream of a partition read any more.
+func (f *fetcher) drop(p *partition) {
+	p.mu.Lock()
+	streams := p.mu.streams
+	p.mu.Unlock()
+	for _, s := range streams {
+		f.stop(s)
+	}
+}
+
+func (f *fetcher) order(o order) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.orders = append(f.mu.orders, o)
+	if f.mu.interrupt != nil {
+		f.mu.interrupt()
+	}
+}
+
+// run reads until ctx ends.
+func (f *fetcher) run(ctx context.Context) {
+	var batch kafka.Batch
+	for ctx.Err() == nil {
+		poll, cancel := context.WithCancel(ctx)
+		f.mu.Lock()
+		orders := f.mu.orders
+		f.mu.orders = nil
+		f.mu.interrupt = cancel
+		f.mu.Unlock()
+		if len(orders) > 0 {
+			cancel()
+			for _, o := range orders {
+				f.obey(o)
+			}
+			continue
+		}
+		err := f.reader.Poll(poll, pollMax, &batch)
+		cancel()
+		at := 0
+		for _, b := range batch.Parts {
+			envs := batch.Envelopes[at : at+b.Count]
+			at += b.Count
+			if s := f.streams[b.Partition]; s != nil {
+				if s.p.push(s, b, envs) {
+					f.obey(order{fetchStop, s})
+				}
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			f.failed(ctx, err)
+		}
+	}
+}
+
+func (f *fetcher) obey(o order) {
+	s := o.s
+	current := f.streams[s.id] == s
+	s.p.mu.Lock()
+	next, want, live := s.next, s.want, s.p.mu.phase == phaseRunning || s.scanEnd >= 0
+	switch o.deed {
+	case fetchBegin:
+		s.paused = false
+	case fetchCheck:
+		if current {
+			s.paused = want
+		}
+	}
+	s.p.mu.Unlock()
+	switch o.deed {
+	case fetchBegin:
+		if !live {
+			return
+		}
+		f.streams[s.id] = s
+		f.reader.Resume(s.id)
+		f.reader.Consume(s.desc, s.id.Number, next)
+		if want {
+			f.changed(s)
+		}
+	case fetchStop:
+		if current {
+			delete(f.streams, s.id)
+			f.reader.StopConsuming(s.id)
+			f.reader.Resume(s.id)
+		}
+	case fetchCheck:
+		switch {
+		case !current:
+		case want:
+			f.reader.Pause(s.id)
+		default:
+			f.reader.Resume(s.id)
+		}
+	}
+}
+
+// failed does what the errors of a poll ask for.
+func (f *fetcher) failed(ctx context.Context, err error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			f.failed(ctx, err)
+		}
+		return
+	}
+	var missing *kafka.OffsetRangeError
+	var broken *kafka.PartitionError
+	switch {
+	case errors.Is(err, context.Canceled):
+	case errors.As(err, &missing):
+		if s := f.streams[missing.Partition]; s != nil {
+			f.missing(s, missing)
+		}
+	case errors.As(err, &broken):
+		f.w.log.Warn("read", "error", err)
+		if s := f.streams[broken.Partition]; s != nil {
+			time.AfterFunc(reReadAfter, func() { f.begin(s) })
+			return
+		}
+		for p, s := range f.streams { // all of a topic
+			if p.Topic == broken.Partition.Topic && broken.Partition.Number < 0 {
+				time.AfterFunc(reReadAfter, func() { f.begin(s) })
+			}
+		}
+	case errors.Is(err, kafka.ErrClosed):
+	default:
+		f.w.log.Warn("read", "error", err)
+		select {
+		case <-time.After(reReadAfter):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// missing goes on where there is something, as Config.OnOffsetOutOfRange says.
+func (f *fetcher) missing(s *stream, e *kafka.OffsetRangeError) {
+	to := e.Earliest
+	if f.w.cfg.OnOffsetOutOfRange == GoToLatest {
+		to = e.End
+	}
+	s.p.mu.Lock()
+	from := s.next
+	s.p.mu.Unlock()
+	switch {
+	case to < from || e.Offset > e.End:
+		// The end lies before what was read: a leader that has not caught up,
+		// or a topic that lost messages. The next owner sees it when it starts.
+		f.w.log.Error("the partition ends before what was read of it", "partition", s.id.String(), "read", from, "end", e.End)
+		time.AfterFunc(reReadAfter, func() { f.begin(s) })
+		return
+	case f.w.cfg.OnOffsetOutOfRange == Fail && s.tier == streamInput:
+		f.w.fail(fmt.Errorf("messages are missing: %w", e))
+		return
+	}
+	f.w.log.Warn("messages are gone that were not read", "partition", s.id.String(), "from", from, "to", to)
+	f.w.metrics.missed.Add(to - from)
+	s.p.mu.Lock()
+	s.next = max(s.next, to)
+	if s.scanEnd >= 0 && s.p.scannedToLocked(s, s.next) {
+		s.p.mu.Unlock()
+		f.obey(order{fetchStop, s})
+		return
+	}
+	s.p.mu.Unlock()
+	f.begin(s)
+}

@@ -1,0 +1,146 @@
+package messaging
+
+import (
+	"cmp"
+	"slices"
+)
+
+// lane is the messages of one key, or of one partition, that are handled one
+// after the other: those that were read, and those that are known to wait in
+// delay topics, in the order of their offsets in the input.
+//
+//	origin   17       21        22       30 …
+//	        retry.2  retry.1   input    input
+//	        ▲ the first: the next to be handled, or handled now
+//
+// While the first waits in a delay topic, those from the input join it there.
+// Lanes decide; partition does as they say.
+type lane struct {
+	hash   uint64
+	items  []laneItem
+	active *delivery // being handled, or on its way to where that leads; mostly the first
+}
+
+// laneItem is one message of a lane, in its place that counts: a message that
+// was written to a delay topic is void where it was before.
+type laneItem struct {
+	order  int64 // its place: its offset in the input
+	hop    int
+	tier   int       // which stream it is in: streamInput, streamRedrive, or a delay topic
+	d      *delivery // nil while it was not read there
+	moving bool      // it is being written to another topic
+}
+
+// insert adds a message that was read. It returns false for a copy that does
+// not count: the message is further on, or at hand already.
+func (l *lane) insert(d *delivery) bool {
+	i, found := l.search(d.order)
+	if !found {
+		l.items = slices.Insert(l.items, i, laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d})
+		return true
+	}
+	it := &l.items[i]
+	if it.d != nil || d.hop < it.hop {
+		return false
+	}
+	it.hop, it.tier, it.d = d.hop, d.s.tier, d
+	return true
+}
+
+// expect takes note of a message that is known to be in a delay topic.
+func (l *lane) expect(order int64, hop, tier int) {
+	i, found := l.search(order)
+	if !found {
+		l.items = slices.Insert(l.items, i, laneItem{order: order, hop: hop, tier: tier})
+	} else if it := &l.items[i]; hop > it.hop {
+		it.hop, it.tier = hop, tier
+	}
+}
+
+func (l *lane) search(order int64) (int, bool) {
+	if n := len(l.items); n == 0 || l.items[n-1].order < order {
+		return n, false // as most are
+	}
+	return slices.BinarySearchFunc(l.items, order, func(it laneItem, order int64) int { return cmp.Compare(it.order, order) })
+}
+
+// step says what is to be done next, and marks it as being done: the first
+// message is to be handled, or messages are to join it in the delay topic that
+// it is in.
+func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
+	if l.active != nil || len(l.items) == 0 {
+		return nil, nil, 0
+	}
+	first := &l.items[0]
+	if first.moving {
+		return nil, nil, 0
+	}
+	if first.d != nil && (first.tier == streamInput || first.d.due.IsZero()) {
+		l.active = first.d
+		return first.d, nil, 0
+	}
+	if first.tier == streamInput {
+		return nil, nil, 0
+	}
+	for i := range l.items[1:] {
+		if it := &l.items[i+1]; it.tier == streamInput && it.d != nil && !it.moving {
+			it.moving = true
+			join = append(join, it.d)
+		}
+	}
+	return nil, join, first.tier
+}
+
+// done takes a message out that is settled.
+func (l *lane) done(d *delivery) {
+	l.release(d)
+	if i, found := l.search(d.order); found && l.items[i].d == d {
+		l.items = slices.Delete(l.items, i, i+1)
+	}
+}
+
+// moved takes note that a message is now in a delay topic, where it was not
+// read yet.
+func (l *lane) moved(d *delivery, hop, tier int) {
+	l.release(d)
+	if i, found := l.search(d.order); found && l.items[i].d == d {
+		l.items[i] = laneItem{order: d.order, hop: hop, tier: tier}
+	}
+}
+
+// blocked says whether a message of a delay topic waits for one that was not
+// read yet, and in which topic that is.
+func (l *lane) blocked(d *delivery) (tier int, ok bool) {
+	if len(l.items) == 0 || l.active != nil || l.items[0].d != nil || l.items[0].tier == streamInput {
+		return 0, false
+	}
+	i, found := l.search(d.order)
+	if !found || l.items[i].d != d || l.items[i].moving {
+		return 0, false
+	}
+	return l.items[0].tier, true
+}
+
+// move marks a message as being written to another topic.
+func (l *lane) move(d *delivery) {
+	if i, found := l.search(d.order); found && l.items[i].d == d {
+		l.items[i].moving = true
+	}
+}
+
+// release ends the handling of a message, if it is the one being handled.
+func (l *lane) release(d *delivery) {
+	if l.active == d {
+		l.active = nil
+	}
+}
+
+// replace puts a new delivery of the same message in its place.
+func (l *lane) replace(old, d *delivery) {
+	if i, found := l.search(old.order); found && l.items[i].d == old {
+		l.items[i].d = d
+	}
+	if l.active == old {
+		l.active = d
+	}
+}

@@ -1,0 +1,178 @@
+package messaging
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Stats says how a consumer is in this process.
+type Stats struct {
+	Application string
+	Consumer    string
+	Topic       string
+	Group       string
+	Joined      bool  // the group has given this process an assignment
+	Generation  int32 // of that assignment
+	Paused      bool  // by Pause
+	Breaker     string
+	Partitions  []PartitionStats // in order of their numbers
+
+	// Since the worker was started.
+	Acked         int64            // messages
+	Failed        int64            // attempts
+	RetriedNow    int64            // attempts after which the message stayed in its place
+	RetriedLater  int64            // attempts after which the message went to a delay topic
+	Followed      int64            // messages that joined one of their key in a delay topic
+	DeadLetters   map[string]int64 // by reason
+	Redelivered   int64            // messages that were read again, and were not settled at the last commit before
+	Crashed       int64            // messages that ended the process again and again
+	Missed        int64            // offsets that were gone before they were read
+	Abandoned     int64            // handlers that did not return in time
+	BreakerOpened int64
+	WriteFailures int64 // tries to write retries or dead letters
+}
+
+// PartitionStats says how one partition is.
+type PartitionStats struct {
+	Partition int32
+	Phase     string // starting, running or draining
+	Reason    string // why it does not run yet, or why its writes fail
+	Since     time.Time
+
+	Committed int64 // the offset
+	Position  int64 // all below was read
+	Lag       int64 // messages that were not read, up to the last stable offset; -1: unknown
+
+	InFlight int   // given to a handler and not settled
+	Backlog  int64 // read and not settled, in all its topics
+	Delayed  int   // of these, waiting until they are due
+	Held     int64 // in delay topics, as far as they hold back a key or are held back
+	Full     bool  // a limit is reached: it is fetched no further
+	Unsaved  int   // settled messages that the last commit had no room for
+
+	Oldest *Oldest // the oldest unsettled message; nil if there is none
+}
+
+// Oldest is the oldest unsettled message of the input in a partition.
+type Oldest struct {
+	Offset  int64
+	Key     []byte
+	Attempt int
+	Handed  time.Time // when a handler was given it; zero: it waits
+}
+
+// Stats returns how the consumer is. It may be called at any time.
+func (w *Worker) Stats() Stats {
+	w.mu.Lock()
+	s := Stats{
+		Application: w.cfg.Application, Consumer: w.cfg.Consumer, Topic: w.cfg.Topic, Group: w.group,
+		Joined: w.mu.joined, Generation: w.mu.generation, Paused: w.mu.paused,
+	}
+	ps := slices.Collect(maps.Values(w.mu.partitions))
+	w.mu.Unlock()
+	m := &w.metrics
+	state, opened := w.breaker.status()
+	s.Breaker, s.BreakerOpened = string(state), opened
+	s.Acked, s.Failed, s.RetriedNow, s.RetriedLater = m.acked.Load(), m.failed.Load(), m.retriedInPlace.Load(), m.retriedLater.Load()
+	s.Followed, s.Redelivered, s.Crashed, s.Missed = m.followed.Load(), m.redelivered.Load(), m.crashed.Load(), m.missed.Load()
+	s.Abandoned, s.WriteFailures = m.abandoned.Load(), m.writeFailures.Load()
+	s.DeadLetters = m.letters()
+	for _, p := range ps {
+		if st, ok := p.stats(); ok {
+			s.Partitions = append(s.Partitions, st)
+		}
+	}
+	slices.SortFunc(s.Partitions, func(a, b PartitionStats) int { return int(a.Partition) - int(b.Partition) })
+	return s
+}
+
+func (p *partition) stats() (PartitionStats, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.phase == phaseFenced {
+		return PartitionStats{}, false
+	}
+	st := PartitionStats{Partition: p.id.Number, Phase: string(p.mu.phase), Reason: p.mu.reason, Since: p.mu.since, Lag: -1, InFlight: p.mu.out, Delayed: p.mu.delayed.len()}
+	for to, err := range p.mu.failingErr {
+		if err != nil {
+			st.Reason = fmt.Sprintf("%s can't be written for %v: %v", [2]string{"retries", "dead letters"}[to], time.Since(p.mu.failing[to]).Round(time.Second), err)
+		}
+	}
+	for _, l := range p.mu.lanes {
+		for i := range l.items {
+			if l.items[i].tier != streamInput {
+				st.Held++
+			}
+		}
+	}
+	for _, s := range p.mu.streams {
+		st.Backlog += s.window.unsettled
+		st.Unsaved += s.overflow
+		st.Full = st.Full || s.want
+		if s.tier != streamInput {
+			continue
+		}
+		st.Committed, st.Position = s.committed.Offset, s.next
+		if s.highWater >= 0 {
+			st.Lag = max(0, s.highWater-s.next)
+		}
+		if s.window.n > 0 {
+			if d := s.window.at(0).d; d != nil {
+				st.Oldest = &Oldest{Offset: d.origin, Key: slices.Clone(d.key), Attempt: d.attempt, Handed: d.handed}
+			}
+		}
+	}
+	return st, true
+}
+
+// writesFailing is how long retries or dead letters can't be written before the
+// process is no longer ready.
+const writesFailing = 5 * time.Second
+
+// Health returns nil when the consumer does what it is there for, and otherwise
+// everything that keeps it from it: it has not joined its group, a message is
+// stuck in a handler, retries or dead letters can't be written, commits fail.
+func (w *Worker) Health() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	now := time.Now()
+	w.mu.Lock()
+	switch {
+	case !w.mu.started:
+		bad("it has not started")
+	case w.mu.stopping:
+		bad("it stops")
+	case !w.mu.joined:
+		bad("it has not joined group %s", w.group)
+	}
+	if w.mu.commitErr != nil && now.Sub(w.mu.commitAt) >= w.cfg.SessionTimeout {
+		bad("commits fail for %v: %w", now.Sub(w.mu.commitAt).Round(time.Second), w.mu.commitErr)
+	}
+	ps := slices.Collect(maps.Values(w.mu.partitions))
+	w.mu.Unlock()
+	slices.SortFunc(ps, func(a, b *partition) int { return int(a.id.Number) - int(b.id.Number) })
+	for _, p := range ps {
+		p.mu.Lock()
+		if p.mu.phase == phaseStarting {
+			bad("partition %s does not run yet: %s", p.id, p.mu.reason)
+		}
+		for to, err := range p.mu.failingErr {
+			if since := now.Sub(p.mu.failing[to]); err != nil && since >= writesFailing {
+				bad("partition %s: %s can't be written for %v: %w", p.id, [2]string{"retries", "dead letters"}[to], since.Round(time.Second), err)
+			}
+		}
+		for _, s := range p.mu.streams {
+			if s.window.n == 0 {
+				continue
+			}
+			if d := s.window.at(0).d; d != nil && !d.handed.IsZero() && now.Sub(d.handed) >= w.cfg.StuckAfter {
+				bad("partition %s: the message at offset %d with key %s is unsettled in its handler for %v", p.id, d.origin, quote(d.key), now.Sub(d.handed).Round(time.Second))
+			}
+		}
+		p.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}

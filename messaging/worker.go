@@ -1,0 +1,533 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// Worker is one consumer in one process. [Run] is New and Worker.Run in one.
+type Worker struct {
+	cfg     Config
+	group   string
+	log     *slog.Logger
+	handler Handler
+	batch   BatchHandler
+
+	admin        *kafka.Admin
+	lettersAdmin *kafka.Admin // the same, unless dead letters are on another cluster
+	producer     *kafka.Producer
+	letters      *kafka.Producer
+	member       *kafka.Member
+	fetch        *fetcher
+	pool         *pool
+	breaker      *breaker
+	metrics      metrics
+
+	letterPartitions atomic.Int64
+
+	assignments chan struct{} // has room for one: there is a new assignment
+	released    chan *partition
+	settledAll  chan struct{} // has room for one: a drain may have nothing to wait for
+	fatal       chan error    // has room for one
+
+	commitMu sync.Mutex // one commit at a time, so that offsets never go backwards
+
+	mu struct {
+		sync.Mutex
+		started    bool
+		stopping   bool
+		joined     bool
+		paused     bool
+		memberID   string
+		generation int32
+		assignment kafka.Assignment
+		partitions map[int32]*partition // that are claimed: also those that drain
+		topics     map[string]kafka.TopicInfo
+		commitErr  error // of the last commit; nil if it succeeded
+		commitAt   time.Time
+		since      time.Time
+	}
+}
+
+// New returns a worker that has not started. Its error lists everything that is
+// wrong with the configuration.
+func New(cfg Config, h Handler) (*Worker, error) {
+	if h == nil {
+		return nil, errors.New("messaging: no handler is given")
+	}
+	return newWorker(cfg, h, nil)
+}
+
+// NewBatch is New with a handler of several messages at once.
+func NewBatch(cfg Config, h BatchHandler) (*Worker, error) {
+	if h == nil {
+		return nil, errors.New("messaging: no handler is given")
+	}
+	return newWorker(cfg, nil, h)
+}
+
+// Run consumes a topic until ctx ends, and then drains: handlers' contexts end,
+// those that return in time settle their messages, what is settled is
+// committed, and the process leaves the group. It returns nil then, and
+// otherwise the error that keeps it from going on.
+func Run(ctx context.Context, cfg Config, h Handler) error {
+	w, err := New(cfg, h)
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}
+
+// RunBatch is Run with a handler of several messages at once.
+func RunBatch(ctx context.Context, cfg Config, h BatchHandler) error {
+	w, err := NewBatch(cfg, h)
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}
+
+func newWorker(cfg Config, h Handler, b BatchHandler) (*Worker, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("messaging: %w", err)
+	}
+	w := &Worker{
+		cfg: cfg, group: Group(cfg.Application, cfg.Consumer), handler: h, batch: b,
+		assignments: make(chan struct{}, 1), released: make(chan *partition), settledAll: make(chan struct{}, 1), fatal: make(chan error, 1),
+	}
+	w.log = cfg.Logger.With("group", w.group)
+	w.mu.partitions = make(map[int32]*partition)
+	w.pool = newPool(w)
+	w.breaker = newBreaker(cfg.Breaker, func() { w.pool.work.Broadcast() })
+	w.fetch = &fetcher{w: w, streams: make(map[topic.Partition]*stream)}
+	w.metrics.init(w)
+	return w, nil
+}
+
+// farewell bounds what a stop does after the drain: the last commit, and
+// leaving the group.
+const farewell = 2 * time.Second
+
+// Run is the function Run, for a worker that was made by New. It is called
+// once.
+func (w *Worker) Run(ctx context.Context) (err error) {
+	w.mu.Lock()
+	if w.mu.started {
+		w.mu.Unlock()
+		return fmt.Errorf("run %s: %w", w.group, ErrStarted)
+	}
+	w.mu.started, w.mu.since = true, time.Now()
+	w.mu.Unlock()
+	unregister, err := w.metrics.register(w.cfg.Registerer)
+	if err != nil {
+		return err
+	}
+	defer unregister()
+	if err := w.connect(); err != nil {
+		return err
+	}
+	defer w.disconnect()
+	if err := w.prepare(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("messaging %s: %w", w.group, err)
+	}
+	if err := w.serve(ctx); err != nil {
+		return fmt.Errorf("messaging %s: %w", w.group, err)
+	}
+	return nil
+}
+
+// connect makes the clients. None connects before it is used.
+func (w *Worker) connect() (err error) {
+	kc := kafka.Config{Cluster: w.cfg.Cluster, ClientID: w.group, Logger: w.log}
+	defer func() {
+		if err != nil {
+			w.disconnect()
+		}
+	}()
+	if w.admin, err = kafka.NewAdmin(kc); err != nil {
+		return err
+	}
+	if w.producer, err = kafka.NewProducer(kc); err != nil {
+		return err
+	}
+	w.lettersAdmin, w.letters = w.admin, w.producer
+	if c := w.cfg.DeadLetters.Cluster; c != nil {
+		other := kafka.Config{Cluster: *c, ClientID: w.group, Logger: w.log}
+		if w.lettersAdmin, err = kafka.NewAdmin(other); err != nil {
+			return err
+		}
+		if w.letters, err = kafka.NewProducer(other); err != nil {
+			return err
+		}
+	}
+	if w.fetch.reader, err = kafka.NewReader(kc, kafka.ReaderConfig{Committed: true}); err != nil {
+		return err
+	}
+	w.member, err = kafka.NewMember(kc, kafka.MemberConfig{
+		Group: w.group, Instance: w.cfg.Instance, Topics: []string{w.cfg.Topic},
+		SessionTimeout: w.cfg.SessionTimeout, HeartbeatInterval: w.cfg.HeartbeatInterval,
+		RebalanceTimeout: w.cfg.SessionTimeout, TopicsInterval: w.cfg.TopicsInterval,
+		Metadata: w.claims,
+		Assign: func(members []kafka.MemberInfo, partitions map[string]int32) (map[string][]topic.Partition, error) {
+			return assign(w.cfg.Topic, members, partitions[w.cfg.Topic])
+		},
+	})
+	return err
+}
+
+func (w *Worker) disconnect() {
+	if w.member != nil {
+		w.member.Close()
+	}
+	if w.fetch.reader != nil {
+		w.fetch.reader.Close()
+	}
+	if w.letters != nil && w.letters != w.producer {
+		w.letters.Close()
+	}
+	if w.producer != nil {
+		w.producer.Close()
+	}
+	if w.lettersAdmin != nil && w.lettersAdmin != w.admin {
+		w.lettersAdmin.Close()
+	}
+	if w.admin != nil {
+		w.admin.Close()
+	}
+}
+
+// serve runs everything until ctx ends or something can't go on.
+func (w *Worker) serve(ctx context.Context) error {
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	w.pool.start()
+	running.Go(func() { w.fetch.run(inner) })
+	running.Go(func() { w.commitLoop(inner) })
+	running.Go(func() {
+		if err := w.member.Run(inner, w.assigned); err != nil {
+			w.fail(err)
+		}
+	})
+	var failed error
+	var drains sync.WaitGroup
+loop:
+	for {
+		select {
+		case <-w.assignments:
+			w.follow(&drains)
+		case p := <-w.released:
+			w.release(p)
+		case failed = <-w.fatal:
+			break loop
+		case <-ctx.Done():
+			break loop
+		}
+	}
+	w.stop(&drains)
+	return failed
+}
+
+// fail ends the worker with an error.
+func (w *Worker) fail(err error) {
+	select {
+	case w.fatal <- err:
+	default: // it ends already
+	}
+}
+
+// claims is what the leader is told of this process.
+func (w *Worker) claims() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return claims{V: claimsFormat, ID: w.mu.memberID, Owned: slices.Sorted(maps.Keys(w.mu.partitions))}.marshal()
+}
+
+// assigned takes a new assignment. Heartbeats wait for it.
+func (w *Worker) assigned(a kafka.Assignment) {
+	w.mu.Lock()
+	w.mu.joined, w.mu.generation, w.mu.assignment = true, a.Generation, a
+	lost := w.mu.memberID != "" && w.mu.memberID != a.MemberID
+	var void []*partition
+	if lost {
+		// The group took this process for gone: others may have had its
+		// partitions meanwhile.
+		void = slices.Collect(maps.Values(w.mu.partitions))
+		clear(w.mu.partitions)
+	}
+	w.mu.memberID = a.MemberID
+	w.mu.Unlock()
+	for _, p := range void {
+		w.log.Warn("the partition is lost: the group took this process for gone", "partition", p.id.String())
+		p.fence(ErrRevoked)
+		w.abandon(p)
+	}
+	select {
+	case w.assignments <- struct{}{}:
+	default:
+	}
+}
+
+// abandon leaves handlers of a partition that is fenced to themselves.
+func (w *Worker) abandon(p *partition) {
+	if n := w.pool.abandon(p); n > 0 {
+		p.log.Error("handlers did not return in time and are left to themselves", "handlers", n)
+		w.metrics.abandoned.Add(int64(n))
+	}
+}
+
+// follow acts on the newest assignment.
+func (w *Worker) follow(drains *sync.WaitGroup) {
+	w.mu.Lock()
+	a := w.mu.assignment
+	mine := make(map[int32]bool)
+	for _, p := range a.Partitions {
+		if p.Topic == w.cfg.Topic {
+			mine[p.Number] = true
+		}
+	}
+	var revoked, begun []*partition
+	for n, p := range w.mu.partitions {
+		if !mine[n] {
+			revoked = append(revoked, p)
+		}
+	}
+	for n := range mine {
+		if w.mu.partitions[n] == nil {
+			p := newPartition(w, topic.Partition{Topic: w.cfg.Topic, Number: n}, a.MemberID)
+			w.mu.partitions[n] = p
+			begun = append(begun, p)
+		}
+	}
+	w.mu.Unlock()
+	w.log.Info("assigned", "generation", a.Generation, "partitions", len(mine), "new", len(begun), "revoked", len(revoked))
+	for _, p := range revoked {
+		p.mu.Lock()
+		draining := p.mu.phase == phaseDraining || p.mu.phase == phaseFenced
+		p.mu.Unlock()
+		if draining {
+			continue
+		}
+		p.drain(ErrRevoked)
+		drains.Go(func() {
+			w.finish(p, ErrRevoked)
+			w.released <- p
+		})
+	}
+	for _, p := range begun {
+		go p.run() // ends when it is fenced; stop waits for it
+	}
+}
+
+// finish waits for a drain, commits, and fences.
+func (w *Worker) finish(p *partition, cause error) {
+	w.awaitIdle(w.cfg.DrainTimeout, p)
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	if err := w.commitFinally(ctx, p); err != nil {
+		p.log.Warn("commit after a drain: what was settled since the last commit will come again", "error", err)
+	}
+	p.fence(cause)
+	w.abandon(p)
+	<-p.done
+}
+
+// awaitIdle waits until partitions that drain have nothing in hand.
+func (w *Worker) awaitIdle(within time.Duration, ps ...*partition) {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	poll := time.NewTicker(idlePoll)
+	defer poll.Stop()
+	for {
+		if !slices.ContainsFunc(ps, func(p *partition) bool { return !p.idle() }) {
+			return
+		}
+		select {
+		case <-w.settledAll:
+		case <-poll.C: // the word may have gone to another drain
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+const idlePoll = 50 * time.Millisecond
+
+// idle says that a partition that drains has nothing in hand any more.
+func (w *Worker) idle() {
+	select {
+	case w.settledAll <- struct{}{}:
+	default:
+	}
+}
+
+// release lets go of a partition that was drained.
+func (w *Worker) release(p *partition) {
+	w.mu.Lock()
+	if w.mu.partitions[p.id.Number] == p {
+		delete(w.mu.partitions, p.id.Number)
+	}
+	w.mu.Unlock()
+	w.member.Rejoin()
+}
+
+// stop drains everything, commits and leaves.
+func (w *Worker) stop(drains *sync.WaitGroup) {
+	w.mu.Lock()
+	w.mu.stopping = true
+	all := slices.Collect(maps.Values(w.mu.partitions))
+	w.mu.Unlock()
+	for _, p := range all {
+		p.drain(ErrStopping)
+	}
+	drained := make(chan struct{})
+	go func() {
+		drains.Wait()
+		close(drained)
+	}()
+	w.awaitIdle(w.cfg.DrainTimeout, all...)
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	if err := w.commitFinally(ctx, all...); err != nil {
+		w.log.Warn("commit at the end: what was settled since the last commit will come again", "error", err)
+	}
+	for _, p := range all {
+		p.fence(ErrStopping)
+	}
+	for waiting := true; waiting; {
+		select {
+		case <-w.released: // nobody joins again
+		case <-drained:
+			waiting = false
+		}
+	}
+	if err := w.member.Leave(ctx); err != nil {
+		w.log.Warn("leave the group", "error", err)
+	}
+	for _, p := range all {
+		w.abandon(p)
+	}
+	w.pool.close()
+	for _, p := range all {
+		<-p.done
+	}
+}
+
+// commitLoop commits what is settled, every CommitInterval.
+func (w *Worker) commitLoop(ctx context.Context) {
+	t := time.NewTicker(w.cfg.CommitInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		w.mu.Lock()
+		var ps []*partition
+		for _, p := range w.mu.partitions {
+			ps = append(ps, p)
+		}
+		w.mu.Unlock()
+		c, cancel := context.WithTimeout(ctx, w.cfg.SessionTimeout)
+		err := w.commit(c, false, ps...)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			w.metrics.commitFailures.Add(1)
+			w.log.Debug("commit", "error", err)
+		}
+		w.mu.Lock()
+		if err == nil {
+			w.mu.commitErr = nil
+		} else if w.mu.commitErr == nil {
+			w.mu.commitErr, w.mu.commitAt = err, time.Now()
+		}
+		w.mu.Unlock()
+	}
+}
+
+// commitFinally commits what drained partitions have settled, again if the
+// group is just rebalancing.
+func (w *Worker) commitFinally(ctx context.Context, ps ...*partition) error {
+	for {
+		err := w.commit(ctx, true, ps...)
+		if err == nil || ctx.Err() != nil || errors.Is(err, kafka.ErrNotMember) && !w.isMember(ps) {
+			return err
+		}
+		select {
+		case <-time.After(idlePoll):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// isMember says whether the partitions were assigned to who this process is in
+// the group now.
+func (w *Worker) isMember(ps []*partition) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(ps, func(p *partition) bool { return p.memberID != w.mu.memberID })
+}
+
+// commit commits what is settled of partitions. clean says that they were
+// drained.
+func (w *Worker) commit(ctx context.Context, clean bool, ps ...*partition) error {
+	w.commitMu.Lock()
+	defer w.commitMu.Unlock()
+	byMember := make(map[string]map[topic.Partition]kafka.Committed)
+	for _, p := range ps {
+		offsets := byMember[p.memberID]
+		if offsets == nil {
+			offsets = make(map[topic.Partition]kafka.Committed)
+			byMember[p.memberID] = offsets
+		}
+		p.offsets(offsets, clean)
+	}
+	var errs []error
+	for id, offsets := range byMember {
+		if len(offsets) == 0 {
+			continue
+		}
+		if err := w.member.CommitOffsetsAs(ctx, id, offsets); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		w.metrics.commits.Add(1)
+		for _, p := range ps {
+			if p.memberID == id {
+				p.committed(offsets)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Pause keeps handlers from being given anything more until Resume. Those that
+// run go on. Partitions stay with this process.
+func (w *Worker) Pause() { w.setPaused(true) }
+
+// Resume ends a Pause.
+func (w *Worker) Resume() { w.setPaused(false) }
+
+func (w *Worker) setPaused(paused bool) {
+	w.mu.Lock()
+	w.mu.paused = paused
+	w.mu.Unlock()
+	w.pool.pause(paused)
+}
