@@ -178,7 +178,7 @@ func TestSettleFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$")
+		cmd := exec.Command(exe, "-test.v", "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), mode+"=1")
 		out, err := cmd.CombinedOutput()
 		if strings.Contains(string(out), "needs the build tag") {
