@@ -1,0 +1,289 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/pawlstream/pawl/cluster"
+)
+
+// Broker is a running broker. Its methods are safe for concurrent use.
+type Broker struct {
+	dir      string
+	config   Config
+	settings settings // the broker's own
+	id       string   // of the cluster that it is all of
+	lock     *lock
+	disk     *disk
+	db       *pebble.DB
+	writer   *writer
+	requests *budget // bytes of requests in flight
+	answers  *budget // bytes of answers in flight
+	sasl     *authenticator
+	inside   *pipeListener
+	outside  net.Listener // nil unless it listens
+	address  string       // that clients from outside are told
+	latency  latencies
+
+	ctx    context.Context // ends when the broker closes or dies
+	cancel context.CancelFunc
+	dead   chan struct{}  // closed by fail
+	wg     sync.WaitGroup // all goroutines but the writer's
+
+	// closeOnce makes one Close do the work and the others wait for it.
+	closeOnce sync.Once
+	closeErr  error
+
+	// mu guards the state. It is held for decisions only, never across I/O.
+	mu struct {
+		sync.Mutex
+		closed       bool
+		err          error // why the broker died
+		rounds       []*round
+		lastRound    *round
+		topics       map[string]*topic
+		topicIDs     map[[16]byte]*topic
+		partitions   map[uint32]*partition
+		nextNumber   uint32 // of a partition
+		producers    producerIDs
+		transactions map[string]*transaction
+		byProducer   map[int64]*transaction
+		groups       map[string]*group
+		connections  map[*connection]struct{}
+		reclaim      map[uint32]struct{} // partitions whose data were deleted, and are on disk still
+	}
+}
+
+// inMemory is what clients in the process call the broker.
+const inMemory = "in-process:9092"
+
+// nodeID is the broker's number. There is only one.
+const nodeID = 1
+
+// Open starts the broker that has its data in dir, which is made if it isn't
+// there. Nothing in the directory is touched unless the broker has it alone.
+func Open(dir string, c Config) (*Broker, error) {
+	c = c.withDefaults()
+	if dir == "" {
+		return nil, errors.New("open broker: no directory")
+	}
+	if err := c.validate(); err != nil {
+		return nil, fmt.Errorf("open broker: %w", err)
+	}
+	b, err := open(dir, c)
+	if err != nil {
+		return nil, fmt.Errorf("open broker %s: %w", dir, err)
+	}
+	return b, nil
+}
+
+func open(dir string, c Config) (_ *Broker, err error) {
+	b := &Broker{dir: dir, config: c, dead: make(chan struct{})}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if b.settings, err = newSettings(c.Settings); err != nil {
+		return nil, err
+	}
+	b.disk = newDisk(c.fs, b.diskFull)
+	if b.lock, err = takeLock(c.fs, dir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.cancel()
+			err = errors.Join(err, b.lock.release())
+		}
+	}()
+	if err := checkFormat(c.fs, dir); err != nil {
+		return nil, err
+	}
+	if b.db, err = pebble.Open(filepath.Join(dir, dataDir), b.storageOptions()); err != nil {
+		return nil, storageError(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.db.Close())
+		}
+	}()
+	b.requests, b.answers = newBudget(c.Memory/4), newBudget(c.Memory/4)
+	b.sasl = newAuthenticator(c.Users)
+	b.mu.topics = make(map[string]*topic)
+	b.mu.topicIDs = make(map[[16]byte]*topic)
+	b.mu.partitions = make(map[uint32]*partition)
+	b.mu.transactions = make(map[string]*transaction)
+	b.mu.byProducer = make(map[int64]*transaction)
+	b.mu.groups = make(map[string]*group)
+	b.mu.connections = make(map[*connection]struct{})
+	b.mu.reclaim = make(map[uint32]struct{})
+	if err := b.load(); err != nil {
+		return nil, err
+	}
+	if c.Listen != "" {
+		if err := b.listen(); err != nil {
+			return nil, err
+		}
+	}
+	b.inside = newPipeListener()
+	b.writer = newWriter(b)
+	go b.writer.run()
+	go b.writer.sync()
+	b.resume()
+	b.wg.Go(func() { b.accept(b.inside, true) })
+	if b.outside != nil {
+		b.wg.Go(func() { b.accept(b.outside, false) })
+	}
+	stop := make(chan struct{})
+	context.AfterFunc(b.ctx, func() { close(stop) })
+	b.wg.Go(func() { c.janitor(b, stop) })
+	return b, nil
+}
+
+// Cluster says how to reach the broker from this process: over an in-memory
+// connection, without TLS or a password.
+func (b *Broker) Cluster() cluster.Cluster {
+	return cluster.Cluster{
+		Brokers: []string{inMemory},
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return b.inside.dial(ctx)
+		},
+	}
+}
+
+// Addr is the address that clients from outside the process are told, or empty
+// if the broker doesn't listen.
+func (b *Broker) Addr() string { return b.address }
+
+// ListenAddr is the address that the broker listens on, or empty.
+func (b *Broker) ListenAddr() string {
+	if b.outside == nil {
+		return ""
+	}
+	return b.outside.Addr().String()
+}
+
+// Dir is where the broker has its data.
+func (b *Broker) Dir() string { return b.dir }
+
+// Done is closed when the broker has stopped by itself, which Err explains.
+func (b *Broker) Done() <-chan struct{} { return b.dead }
+
+// Err is why the broker stopped by itself, ErrClosed after Close, or nil.
+func (b *Broker) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.mu.err != nil:
+		return b.mu.err
+	case b.mu.closed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// enter keeps Close from closing the storage until leave.
+func (b *Broker) enter() (leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.mu.err != nil:
+		return nil, b.mu.err
+	case b.mu.closed:
+		return nil, ErrClosed
+	}
+	b.wg.Add(1)
+	return b.wg.Done, nil
+}
+
+// fail stops the broker: nothing that is not on disk by now will be, and
+// nothing is answered any more. It may be called from anywhere, also with the
+// lock held by another.
+func (b *Broker) fail(err error) {
+	b.disk.kill(func() { close(b.dead) })
+	go func() { // the lock may be the caller's
+		b.mu.Lock()
+		first := b.mu.err == nil && !b.mu.closed
+		if first {
+			b.mu.err = err
+		}
+		b.mu.Unlock()
+		if first {
+			b.config.Logger.Error("broker stops", "dir", b.dir, "error", err)
+		}
+		b.cancel()
+	}()
+}
+
+// Close ends all connections, puts on disk what was staged, and gives the
+// directory back.
+func (b *Broker) Close() error {
+	b.closeOnce.Do(func() { b.closeErr = b.close() })
+	return b.closeErr
+}
+
+func (b *Broker) close() error {
+	var errs []error
+	b.mu.Lock()
+	b.mu.closed = true
+	b.mu.Unlock()
+	b.cancel()
+	b.inside.close()
+	if b.outside != nil {
+		errs = append(errs, b.outside.Close())
+	}
+	b.mu.Lock()
+	conns := make([]*connection, 0, len(b.mu.connections))
+	for c := range b.mu.connections {
+		conns = append(conns, c)
+	}
+	b.mu.Unlock()
+	for _, c := range conns {
+		c.close()
+	}
+	b.wg.Wait()
+	// What is staged still waits for the disk; with no space there it would
+	// wait for ever.
+	b.disk.interrupt(closeWait)
+	close(b.writer.closing)
+	<-b.writer.ended
+	select {
+	case <-b.dead:
+		// The storage library may never come back from a fatal error, and has
+		// nothing to write any more.
+		b.mu.Lock()
+		errs = append(errs, b.mu.err)
+		b.mu.Unlock()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer func() { _ = recover() }() // it gives up by a panic when its files are gone
+			_ = b.db.Close()
+		}()
+		select {
+		case <-ended:
+		case <-time.After(closeWait):
+		}
+	default:
+		if err := b.db.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close the storage: %w", err))
+		}
+	}
+	errs = append(errs, b.lock.release())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close broker %s: %w", b.dir, err)
+	}
+	return nil
+}
+
+// closeWait is how long Close waits for a disk that takes nothing.
+const closeWait = 10 * time.Second
+
+func randomID() (id [16]byte) {
+	_, _ = rand.Read(id[:]) // it never fails
+	return id
+}

@@ -1,0 +1,275 @@
+package broker
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/pawlstream/pawl/internal/invariants"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// connection is one client. Its reader decides on requests one after the other
+// and hands what they come to to its writer, which waits for it and sends it,
+// in order: so the produces that a client has in flight share a sync.
+type connection struct {
+	b      *Broker
+	inside bool // over memory, from this process
+	conn   net.Conn
+	in     *bufio.Reader
+	client string // how it calls itself in its last request
+	login  login
+
+	once sync.Once
+}
+
+// answersInFlight is how many answers of one connection may wait. Its reader
+// then waits too.
+const answersInFlight = 32
+
+// Connections from outside that say nothing that long are closed, as Kafka's
+// are; clients make new ones.
+const idleTime = 10 * time.Minute
+
+// writeTime is how long a client may take to take a piece of an answer.
+const (
+	writeTime  = 30 * time.Second
+	writePiece = 256 << 10
+)
+
+// accept serves the connections of a listener until it closes.
+func (b *Broker) accept(l net.Listener, inside bool) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// There may be too many open files. Those who are connected go on.
+			b.config.Logger.Error("accept a connection", "error", err)
+			t := time.NewTimer(100 * time.Millisecond)
+			select {
+			case <-t.C:
+				continue
+			case <-b.ctx.Done():
+				t.Stop()
+				return
+			}
+		}
+		if c := b.connect(conn, inside); c == nil {
+			_ = conn.Close() // there are too many, or no broker any more
+		}
+	}
+}
+
+// connect begins to serve a connection, unless there are too many.
+func (b *Broker) connect(conn net.Conn, inside bool) *connection {
+	if b.config.TLS != nil && !inside {
+		conn = tls.Server(conn, b.config.TLS)
+	}
+	c := &connection{b: b, inside: inside, conn: conn, in: bufio.NewReaderSize(conn, 16<<10)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.closed || b.mu.err != nil || int64(len(b.mu.connections)) >= b.settings.number("max.connections") {
+		return nil
+	}
+	b.mu.connections[c] = struct{}{}
+	b.wg.Go(c.serve)
+	return c
+}
+
+func (c *connection) close() {
+	c.once.Do(func() {
+		if t, ok := c.conn.(*tls.Conn); ok {
+			// Its own Close waits to say goodbye to a client that may not listen.
+			_ = t.NetConn().Close()
+			return
+		}
+		_ = c.conn.Close()
+	})
+}
+
+func (c *connection) serve() {
+	ctx, cancel := context.WithCancel(c.b.ctx)
+	answers := make(chan sending, answersInFlight)
+	var written sync.WaitGroup
+	written.Go(func() {
+		defer c.close() // and so ends the reader
+		defer func() {  // what is not sent any more
+			for s := range answers {
+				c.b.drop(s)
+			}
+		}()
+		defer cancel()
+		c.write(ctx, answers)
+	})
+	err := c.read(ctx, answers)
+	cancel()
+	close(answers)
+	written.Wait()
+	c.close()
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && c.b.ctx.Err() == nil {
+		c.b.config.Logger.Debug("connection ends", "client", c.client, "from", c.conn.RemoteAddr().String(), "error", err)
+	}
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	delete(c.b.mu.connections, c)
+}
+
+// sending is an answer on its way, and the request that it is to.
+type sending struct {
+	frame  *frame
+	answer answer
+}
+
+func (c *connection) read(ctx context.Context, answers chan<- sending) error {
+	for {
+		f, err := c.readFrame(ctx)
+		if err != nil {
+			return err
+		}
+		c.client = f.clientID
+		c.b.latency.requests.Add(1)
+		a, err := c.handle(f)
+		if err != nil {
+			c.b.drop(sending{f, a})
+			return err
+		}
+		f.decoded(c.b.requests)
+		select {
+		case answers <- sending{f, a}:
+		case <-ctx.Done():
+			c.b.drop(sending{f, a})
+			return ctx.Err()
+		}
+	}
+}
+
+// handle decides on a request. A panic costs the connection alone, unless it
+// is a broken invariant: then what it left half done must not be gone on with.
+func (c *connection) handle(f *frame) (a answer, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.b.fail(fmt.Errorf("%w: %s: %v\n%s", ErrFatal, kmsg.NameForKey(f.key), r, debug.Stack()))
+			if invariants.Enabled {
+				panic(r)
+			}
+			err = ErrFatal
+		}
+	}()
+	if f.unsupported {
+		return c.b.unsupportedVersions(c), nil
+	}
+	return apis[f.key].handle(c.b, c, f.req), nil
+}
+
+// drop gives back what an answer that is sent, or can't be, has taken.
+func (b *Broker) drop(s sending) {
+	if s.answer.release != nil {
+		s.answer.release()
+	}
+	b.requests.give(s.frame.weight)
+}
+
+func (c *connection) write(ctx context.Context, answers <-chan sending) {
+	var buf []byte
+	for s := range answers {
+		if wait := s.answer.wait; wait != nil {
+			s.answer = c.await(ctx, s.frame, wait)
+		}
+		err := c.b.durable(s.answer.round)
+		if err == nil && s.answer.resp == nil {
+			err = ErrClosed
+		}
+		if err == nil && !s.answer.silent {
+			buf = appendResponse(buf[:0], s.frame, s.answer.resp)
+			err = c.send(buf)
+			if cap(buf) > 1<<20 {
+				buf = nil
+			}
+		}
+		c.b.drop(s)
+		if err != nil || s.answer.last {
+			return
+		}
+	}
+}
+
+// await waits for an answer. What it waits for reads, and changes nothing: a
+// panic in it costs the connection alone.
+func (c *connection) await(ctx context.Context, f *frame, wait func(context.Context) answer) (a answer) {
+	defer func() {
+		if r := recover(); r != nil {
+			if invariants.Enabled {
+				panic(r)
+			}
+			c.b.config.Logger.Error("answer a request", "request", kmsg.NameForKey(f.key), "panic", r, "stack", string(debug.Stack()))
+			a = answer{}
+		}
+	}()
+	return wait(ctx)
+}
+
+func appendResponse(dst []byte, f *frame, resp kmsg.Response) []byte {
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(f.correlation))
+	if resp.IsFlexible() && f.key != int16(kmsg.ApiVersions) {
+		dst = append(dst, 0)
+	}
+	dst = resp.AppendTo(dst)
+	binary.BigEndian.PutUint32(dst, uint32(len(dst)-4))
+	return dst
+}
+
+// send writes an answer, piece by piece, so that a client that takes them slowly
+// is told from one that takes none.
+func (c *connection) send(buf []byte) error {
+	for len(buf) > 0 {
+		if err := c.conn.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+			return err
+		}
+		n, err := c.conn.Write(buf[:min(len(buf), writePiece)])
+		if err != nil {
+			return err
+		}
+		buf = buf[n:]
+	}
+	return nil
+}
+
+// setReadTime says how long the next read may take. A connection within the
+// process never ends for want of words.
+func (c *connection) setReadTime(d time.Duration) error {
+	if c.inside {
+		return nil
+	}
+	return c.conn.SetReadDeadline(time.Now().Add(d))
+}
+
+func (c *connection) idleTime() time.Duration {
+	if !c.authenticated() {
+		return frameTime
+	}
+	return idleTime
+}
+
+func (c *connection) authenticated() bool { return c.inside || !c.b.sasl.required() || c.login.done }
+
+func (c *connection) clientID() string { return c.client }
+
+// host is where the client is, as tools show it.
+func (c *connection) host() string {
+	host, _, err := net.SplitHostPort(c.conn.RemoteAddr().String())
+	if err != nil || c.inside {
+		return "/127.0.0.1"
+	}
+	return "/" + host
+}

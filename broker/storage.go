@@ -1,0 +1,142 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// dataDir is the part of the directory that is the storage library's.
+const dataDir = "data"
+
+// formatFile says, outside the storage, of which version all of it is, so that
+// an older program can say so before it opens anything.
+const formatFile = "format"
+
+// storageFormat is the format of the storage library's files. Raising it needs
+// a release that has read the new one before.
+const storageFormat = pebble.FormatValueSeparation
+
+// storageOptions are what the measurements say: values are written once to the
+// log and once to a file of their own, and no compaction writes them again.
+func (b *Broker) storageOptions() *pebble.Options {
+	memtable := uint64(min(64<<20, max(4<<20, b.config.Memory/16)))
+	o := &pebble.Options{
+		FS:                          b.disk,
+		FormatMajorVersion:          storageFormat,
+		MemTableSize:                memtable,
+		MemTableStopWritesThreshold: 4,
+		CacheSize:                   b.config.Memory / 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       1000,
+		LBaseMaxBytes:               256 << 20,
+		MaxOpenFiles:                4096,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		FlushDelayDeleteRange:       time.Second,
+		FlushSplitBytes:             64 << 20,
+		Logger:                      storageLogger{b},
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) {
+				b.config.Logger.Warn("storage: a write in the background is tried again", "dir", b.dir, "error", err)
+			},
+			WriteStallBegin: func(pebble.WriteStallBeginInfo) { b.latency.stalls.Add(1) },
+		},
+	}
+	for i := range o.TargetFileSizes {
+		o.TargetFileSizes[i] = 64 << 20
+	}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		return pebble.ValueSeparationPolicy{
+			Enabled: true, MinimumSize: 1024, MaxBlobReferenceDepth: 1000,
+			RewriteMinimumAge: 30 * time.Second, TargetGarbageRatio: 0.3,
+		}
+	}
+	return o
+}
+
+// storageLogger is where the storage library logs. What it takes for fatal
+// stops the broker, and never the process.
+type storageLogger struct{ b *Broker }
+
+func (l storageLogger) Infof(format string, args ...any) {
+	l.b.config.Logger.Debug("storage: "+fmt.Sprintf(format, args...), "dir", l.b.dir)
+}
+
+func (l storageLogger) Errorf(format string, args ...any) {
+	l.b.config.Logger.Warn("storage: "+fmt.Sprintf(format, args...), "dir", l.b.dir)
+}
+
+// Fatalf is called where the storage library does not know how to go on. It
+// returns, to a library whose writes go nowhere from here on.
+func (l storageLogger) Fatalf(format string, args ...any) {
+	l.b.fail(fmt.Errorf("%w: %s", ErrFatal, fmt.Sprintf(format, args...)))
+}
+
+// storageError says in the package's words why the storage does not open.
+func storageError(err error) error {
+	switch {
+	case pebble.IsCorruptionError(err):
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	case strings.Contains(err.Error(), "written in unknown format") || strings.Contains(err.Error(), "format major version"):
+		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	}
+	return fmt.Errorf("open the storage: %w", err)
+}
+
+// checkFormat reads the version of the data, or writes it into a directory that
+// holds none.
+func checkFormat(fs vfs.FS, dir string) error {
+	name := filepath.Join(dir, formatFile)
+	f, err := fs.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return writeFormat(fs, dir)
+	}
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 64))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	switch {
+	case err != nil || n < 1:
+		return fmt.Errorf("%w: %s holds %q", ErrCorrupt, name, text)
+	case n > formatVersion:
+		return fmt.Errorf("%w: they have format %d, this one reads up to %d", ErrNewerFormat, n, formatVersion)
+	}
+	return nil
+}
+
+// writeFormat writes the version so that it is there whole or not at all.
+func writeFormat(fs vfs.FS, dir string) error {
+	name := filepath.Join(dir, formatFile)
+	f, err := fs.Create(name+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%d\n", formatVersion)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := fs.Rename(name+".new", name); err != nil {
+		return err
+	}
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
