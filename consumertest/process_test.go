@@ -296,7 +296,7 @@ func TestCrashAt(t *testing.T) {
 		"database-flush-before", "database-flush-after",
 	}
 	for _, point := range append(starts, commits...) {
-		most := 4
+		most := 3
 		if slices.Contains(starts, point) {
 			most = 2 // as many as there are shards
 		}
