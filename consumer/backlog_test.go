@@ -35,23 +35,26 @@ func TestBacklogProperty(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
-				batch := b.batch()
+				batch := new(kafka.Fetched)
 				for _, p := range parts {
 					if rapid.Bool().Draw(t, "absent") {
 						continue
 					}
 					part := kafka.PartBatch{Partition: p}
+					var es []topic.Envelope
 					for range rapid.IntRange(0, 4).Draw(t, "messages") {
 						fetched[p] += int64(rapid.IntRange(0, 2).Draw(t, "gap"))
 						e := topic.Envelope{Topic: descriptions[p.Topic], Partition: p.Number, Offset: fetched[p]}
 						fetched[p]++
-						batch.Envelopes = append(batch.Envelopes, e)
+						es = append(es, e)
 						list = append(list, e)
 						part.Count++
 					}
 					fetched[p] += int64(rapid.IntRange(0, 2).Draw(t, "markers"))
 					part.Next = fetched[p]
-					batch.Parts = append(batch.Parts, part)
+					batch.Parts = append(batch.Parts, kafka.FetchedPart{PartBatch: part, Messages: kafka.MessagesOf(descriptions[p.Topic], es...), Bytes: 10})
+					batch.Count += part.Count
+					batch.Bytes += 10
 				}
 				b.push(batch)
 			},
@@ -60,12 +63,13 @@ func TestBacklogProperty(t *testing.T) {
 					return
 				}
 				msgs := b.peek(rapid.IntRange(1, 5).Draw(t, "n"))
-				for i, e := range msgs {
+				for i := range msgs.Len() {
+					e := msgs.At(i)
 					if want := list[consumed+i]; e.Offset != want.Offset || e.TopicName() != want.TopicName() {
 						t.Fatalf("message %d is %s at %d, want %s at %d", i, e.TopicName(), e.Offset, want.TopicName(), want.Offset)
 					}
 				}
-				n := rapid.IntRange(1, len(msgs)).Draw(t, "of them")
+				n := rapid.IntRange(1, msgs.Len()).Draw(t, "of them")
 				b.advance(n)
 				consumed += n
 				if last := b.last(); last.Offset != list[consumed-1].Offset {
@@ -82,6 +86,9 @@ func TestBacklogProperty(t *testing.T) {
 				consumed = 0
 			},
 			"": func(t *rapid.T) {
+				if b.bytes != 10*len(b.parts) {
+					t.Fatalf("%d bytes in %d parts of 10", b.bytes, len(b.parts))
+				}
 				if b.queued != len(list)-consumed {
 					t.Fatalf("%d queued, want %d", b.queued, len(list)-consumed)
 				}
@@ -101,7 +108,7 @@ func TestBacklogProperty(t *testing.T) {
 						t.Fatalf("position of %s is %d, below the committed %d", p, got, committed[p])
 					}
 				}
-				if b.queued == 0 && len(list) == consumed && len(b.batches) > 0 && b.next.batch == len(b.batches) {
+				if b.queued == 0 && len(list) == consumed && len(b.parts) > 0 && b.next.part == len(b.parts) {
 					for _, p := range parts {
 						if b.positions[p] != fetched[p] {
 							t.Fatalf("everything is consumed, and the position of %s is %d, want %d", p, b.positions[p], fetched[p])

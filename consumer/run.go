@@ -18,8 +18,8 @@ type running struct {
 	backlog *backlog
 	pace    pace
 
-	requests chan *kafka.Batch // to the fetcher: a batch to fill
-	fetched  chan fetched      // from it: the batch, filled
+	requests chan struct{} // to the fetcher: fetch once
+	fetched  chan fetched  // from it: what came
 	fetching bool
 	fetchers chan struct{} // closed when the fetcher has ended
 
@@ -33,7 +33,7 @@ type running struct {
 }
 
 type fetched struct {
-	batch *kafka.Batch
+	batch *kafka.Fetched
 	err   error
 }
 
@@ -68,11 +68,11 @@ func (r *incarnation) openLoop(life context.Context) {
 	for _, d := range s.set.topics {
 		r.session.Consume(d, s.partition, positions[topic.Partition{Topic: d.Name(), Number: s.partition}])
 	}
-	r.requests, r.fetched, r.fetchers = make(chan *kafka.Batch, 1), make(chan fetched, 1), make(chan struct{})
+	r.requests, r.fetched, r.fetchers = make(chan struct{}, 1), make(chan fetched, 1), make(chan struct{})
 	go func() {
 		defer close(r.fetchers)
-		for batch := range r.requests {
-			err := r.session.Poll(user, fetchPoll, batch)
+		for range r.requests {
+			batch, err := r.session.Fetch(user, fetchPoll)
 			r.fetched <- fetched{batch, err}
 		}
 	}()
@@ -142,7 +142,7 @@ func (r *incarnation) fetch() {
 		return
 	}
 	r.fetching = true
-	r.requests <- r.backlog.batch()
+	r.requests <- struct{}{}
 }
 
 // take adds what was fetched to the backlog.
@@ -160,7 +160,7 @@ func (r *incarnation) take(f fetched) error {
 		}
 		r.session.Consume(r.s.description(missing.Partition.Topic), missing.Partition.Number, next)
 		// What was read before it may come with it.
-		f.batch.Parts = append(f.batch.Parts, kafka.PartBatch{Partition: missing.Partition, Next: next, StableEnd: missing.End, HighWatermark: missing.End, LogStart: missing.Earliest})
+		f.batch.Parts = append(f.batch.Parts, kafka.FetchedPart{PartBatch: kafka.PartBatch{Partition: missing.Partition, Next: next, StableEnd: missing.End, HighWatermark: missing.End, LogStart: missing.Earliest}})
 	case f.err != nil:
 		return fmt.Errorf("read the input of shard %s: %w", r.s.id, f.err)
 	}
@@ -175,8 +175,10 @@ func (r *incarnation) take(f fetched) error {
 // consume gives the worker the next messages.
 func (r *incarnation) consume(ctx context.Context) error {
 	msgs := r.backlog.peek(r.pace.quota())
-	if r.isCondemned(msgs[0]) {
-		return r.applyPolicy(ctx, msgs[0], r.condemned.err)
+	if r.condemned != nil {
+		if e := msgs.At(0); r.isCondemned(e) {
+			return r.applyPolicy(ctx, e, r.condemned.err)
+		}
 	}
 	if r.pace.consumed == 0 && r.pace.opened.IsZero() {
 		r.pace.opened = time.Now()
@@ -228,7 +230,7 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 		r.pace.consumed += res.n
 		r.pace.full = r.pace.full || res.full || r.backlog.bytes >= r.inputLimit
 		if res.err != nil {
-			failed := r.backlog.peek(1)[0]
+			failed := r.backlog.peek(1).At(0)
 			return r.fail(ctx, failed, r.pace.consumed+1, res.err)
 		}
 	case callFlush:
@@ -251,7 +253,6 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 func (r *incarnation) chores(ctx context.Context) error {
 	cfg := r.s.app.cfg
 	r.s.observe(r)
-	r.backlog.rest()
 	if idle := r.pace.consumed == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
 		if r.backlog.moved() {
 			// The input ends with markers or aborted messages, which no

@@ -275,7 +275,7 @@ func (r *incarnation) restore(ctx context.Context) error {
 	loader := r.db.NewLoader()
 	var lastOffsets []byte
 	var batch kafka.Batch
-	restored := int64(0)
+	restored, strangers := int64(0), 0
 	store := func() error {
 		p := r.position
 		p.Next = next
@@ -308,6 +308,10 @@ func (r *incarnation) restore(ctx context.Context) error {
 				if err := loader.Set(e.Key, e.Value); err != nil {
 					return fmt.Errorf("read changelog %s at offset %d: %w", part, e.Offset, err)
 				}
+			case changelog.IsForeign(e.Key):
+				if strangers++; strangers == 1 {
+					r.log.Warn("somebody else has written to the changelog: passed over", "partition", part.String(), "offset", e.Offset, "key", fmt.Sprintf("%.60q", e.Key))
+				}
 			case string(e.Key) == string(changelog.OffsetsKey) && e.Value != nil:
 				lastOffsets = append(lastOffsets[:0], e.Value...)
 			}
@@ -328,7 +332,7 @@ func (r *incarnation) restore(ctx context.Context) error {
 		return err
 	}
 	s.app.metrics.restored.Add(float64(restored))
-	r.log.Info("restored", "records", restored, "position", next)
+	r.log.Info("restored", "records", restored, "foreign", strangers, "position", next)
 	return nil
 }
 

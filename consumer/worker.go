@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -37,8 +38,8 @@ type worker struct {
 
 // call is what the worker is asked to do.
 type call struct {
-	name string           // Consume, Flush, InitShard or HaltShard
-	msgs []topic.Envelope // for Consume
+	name string         // Consume, Flush, InitShard or HaltShard
+	msgs kafka.Messages // for Consume
 }
 
 // result is how a call went.
@@ -110,18 +111,19 @@ const (
 
 // consume gives the messages to Consume, until one fails, the transaction is
 // full, or the owner asks for a return.
-func (w *worker) consume(msgs []topic.Envelope, r *result) {
+func (w *worker) consume(msgs kafka.Messages, r *result) {
 	h, tx := w.h, w.h.tx
-	for i := range msgs {
+	for i := range msgs.Len() {
 		w.index.Store(int64(i))
-		if r.err = w.consumer.Consume(msgs[i], h, h.publisher); r.err != nil {
+		e := msgs.At(i)
+		if r.err = w.consumer.Consume(e, h, h.publisher); r.err != nil {
 			return
 		}
 		if r.err = tx.Err(); r.err != nil {
 			return
 		}
 		r.n++
-		h.inBytes += int64(len(msgs[i].Key) + len(msgs[i].Value))
+		h.inBytes += int64(len(e.Key) + len(e.Value))
 		if tx.Size()+h.outBytes >= w.limit || h.inBytes >= w.limit {
 			r.full = true
 			return
@@ -151,8 +153,8 @@ func (w *worker) busy(stuckAfter time.Duration) *BusyStatus {
 	}
 	// Only now is it worth the cost; and the message can't go away, since the
 	// call that holds it does not return.
-	if int(index) < len(c.msgs) && w.index.Load() == index {
-		e := c.msgs[index]
+	if int(index) < c.msgs.Len() && w.index.Load() == index {
+		e := c.msgs.At(int(index))
 		b.Message = fmt.Sprintf("%s-%d at offset %d with key %.60q", e.TopicName(), e.Partition, e.Offset, e.Key)
 	}
 	b.Stack = stackOf(id)

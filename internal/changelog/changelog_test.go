@@ -124,6 +124,20 @@ func TestI7Judge(t *testing.T) {
 	}
 }
 
+func TestKinds(t *testing.T) {
+	for _, c := range []struct {
+		key             string
+		change, foreign bool
+	}{{"", false, true}, {"\x00start", false, false}, {"\x00offsets", false, false}, {"\x00later", false, false}, {"\x01k", true, false}, {"\x02\x01tk", true, false}, {"\x1f", true, false}, {" ", false, true}, {"stray", false, true}, {"\xff", false, true}} {
+		if got := IsChange([]byte(c.key)); got != c.change {
+			t.Errorf("IsChange(%q) = %v", c.key, got)
+		}
+		if got := IsForeign([]byte(c.key)); got != c.foreign {
+			t.Errorf("IsForeign(%q) = %v", c.key, got)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(AppendOffsets(nil, someOffsets))
 	f.Add(AppendPosition(nil, Position{Changelog: topic.ID{9}, Next: 42, Offsets: someOffsets}))

@@ -8,8 +8,11 @@
 //	0x00 "start"    a start record: who owns the shard from here on
 //	0x00 "offsets"  an offsets record: up to where each input partition is
 //	                consumed, in the state that the records before it make
-//	other           a change of state: the key and value are those of the
+//	0x01 to 0x1f    a change of state: the key and value are those of the
 //	                store, and a null value means that the key was deleted
+//
+// Keys that begin with another byte, and null keys, are nobody's that owns the
+// topic. They are passed over, which is logged.
 //
 // The values of the first two are JSON objects, so that any tool that shows a
 // topic shows them. Each names its format in the member "v". A reader refuses

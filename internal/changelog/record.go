@@ -24,8 +24,16 @@ var (
 	OffsetsKey = []byte("\x00offsets")
 )
 
-// IsChange says whether a record with the given key is a change of state.
-func IsChange(key []byte) bool { return len(key) > 0 && key[0] != control }
+// foreign is the first byte from which on keys are never Pawl's.
+const foreign = 0x20
+
+// IsChange says whether a record with the given key is a change of state. Of
+// some of those the store may say that they are of a newer version.
+func IsChange(key []byte) bool { return len(key) > 0 && key[0] != control && key[0] < foreign }
+
+// IsForeign says whether a record with the given key is nothing that any
+// version of Pawl writes: somebody else has written to the topic.
+func IsForeign(key []byte) bool { return len(key) == 0 || key[0] >= foreign }
 
 // Offset says up to where one partition of one topic, identified by more than
 // its name, is consumed.

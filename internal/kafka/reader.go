@@ -166,7 +166,7 @@ func (r *reading) Fetch(ctx context.Context, max int) (*Fetched, error) {
 	for {
 		f := new(Fetched)
 		err := r.each(ctx, max, func(p PartBatch, m Messages, bytes int) {
-			f.Parts = append(f.Parts, FetchedPart{p, m})
+			f.Parts = append(f.Parts, FetchedPart{p, m, bytes})
 			f.Count += p.Count
 			f.Bytes += bytes
 		})
