@@ -114,6 +114,7 @@ type Member struct {
 		leader     bool
 		heartbeat  time.Time
 		wish       bool // the next join is to cause a rebalance
+		asked      bool // a join was sent, and the coordinator may know the instance
 		running    bool
 		left       bool
 	}
@@ -233,6 +234,9 @@ func (m *Member) groupError(err error) error {
 	case errors.Is(err, kerr.RebalanceInProgress):
 		return fmt.Errorf("%w: %w", ErrRebalancing, err)
 	case errors.Is(err, kerr.FencedInstanceID):
+		m.mu.Lock()
+		m.mu.asked = false // the instance is another process's now
+		m.mu.Unlock()
 		return fmt.Errorf("%w: %s: %w", ErrInstanceFenced, m.cfg.Instance, err)
 	case errors.Is(err, kerr.UnknownMemberID):
 		return fmt.Errorf("%w: %w", ErrNotMember, err)
@@ -279,6 +283,9 @@ func (m *Member) join(ctx context.Context) (Assignment, error) {
 	}
 	m.mu.Unlock()
 
+	m.mu.Lock()
+	m.mu.asked = true
+	m.mu.Unlock()
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Group = m.cfg.Group
 	req.MemberID = id
@@ -607,12 +614,14 @@ func (m *Member) Leave(ctx context.Context) error {
 		return fmt.Errorf("leave group %s: %w", m.cfg.Group, err)
 	}
 	m.mu.Lock()
-	id := m.mu.id
-	m.mu.id, m.mu.generation = "", -1
+	id, asked := m.mu.id, m.mu.asked
+	m.mu.id, m.mu.generation, m.mu.asked = "", -1, false
 	m.mu.Unlock()
-	if id == "" {
+	if id == "" && (!asked || m.cfg.Instance == "") {
 		return nil // never joined
 	}
+	// Where the answer to the join was lost, the instance alone names the
+	// member: otherwise it would hold its partitions until its session ends.
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group = m.cfg.Group
 	req.MemberID = id // for brokers of one member a request
