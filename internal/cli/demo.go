@@ -109,21 +109,19 @@ func (c demoConfig) command(cmd *cobra.Command) error {
 	defer stop()
 
 	r, err := d.run(ctx, cmd.InOrStdin())
-	if err != nil {
+	if r == nil {
 		return err
 	}
+	errs := []error{err, v.failed()}
 	if c.output == "json" {
-		err = r.writeJSON(stdout)
+		errs = append(errs, r.writeJSON(stdout))
 	} else {
-		err = r.writeText(stdout)
-	}
-	if err = errors.Join(err, v.failed()); err != nil {
-		return err
+		errs = append(errs, r.writeText(stdout))
 	}
 	if r.wrong.count > 0 {
-		return fmt.Errorf("%d differences (seed %d):\n%v", r.wrong.count, c.seed, r.wrong)
+		errs = append(errs, fmt.Errorf("%d differences (seed %d):\n%v", r.wrong.count, c.seed, r.wrong))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // onSignals calls first on the first signal to stop, and second on another,

@@ -72,7 +72,8 @@ func newDemo(cfg demoConfig, v *view) (*demo, error) {
 	return d, nil
 }
 
-// run runs the demo. When ctx ends it drains, and returns what there is.
+// run runs the demo. When ctx ends it drains, and returns what there is. With
+// the result there may be an error, of what came after it.
 func (d *demo) run(ctx context.Context, stdin io.Reader) (r *result, err error) {
 	in, err := d.readInput(ctx, stdin)
 	if err != nil {
@@ -282,11 +283,7 @@ func (d *demo) disconnect() error {
 	}
 	if d.admin != nil {
 		if d.broker == nil && !d.cfg.keep {
-			ctx, cancel := context.WithTimeout(context.Background(), disconnectTime)
-			errs = append(errs,
-				d.admin.DeleteTopics(ctx, d.names.changes, d.names.byAuthor, d.names.totals, d.names.changesLog, d.names.byAuthorLog),
-				d.admin.DeleteGroup(ctx, d.application))
-			cancel()
+			errs = append(errs, d.deleteAll())
 		}
 		d.admin.Close()
 	}
@@ -294,6 +291,20 @@ func (d *demo) disconnect() error {
 		d.broker.Close()
 	}
 	return errors.Join(errs...)
+}
+
+// deleteAll deletes what the run has made on a Kafka: its topics, and its group
+// as soon as the group counts a process that was killed as gone.
+func (d *demo) deleteAll() error {
+	ctx, cancel := context.WithTimeout(context.Background(), disconnectTime)
+	defer cancel()
+	err := d.admin.DeleteTopics(ctx, d.names.changes, d.names.byAuthor, d.names.totals, d.names.changesLog, d.names.byAuthorLog)
+	for {
+		groupErr := d.admin.DeleteGroup(ctx, d.application)
+		if groupErr == nil || pause(ctx, time.Second/2, nil) != nil {
+			return errors.Join(err, groupErr)
+		}
+	}
 }
 
 func (d *demo) killAll() error {
