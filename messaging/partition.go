@@ -481,7 +481,7 @@ func (p *partition) resultLocked(d *delivery, err error) {
 	if v.deed == toLater {
 		return
 	}
-	if err != nil && p.ctx.Err() != nil {
+	if err != nil && (p.ctx.Err() != nil || errors.Is(err, errLeft)) {
 		// Stopping is not failing: it comes again, as if nothing had been.
 		d.handed = time.Time{}
 		p.mu.out--

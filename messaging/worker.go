@@ -121,43 +121,51 @@ const farewell = 2 * time.Second
 
 // Run is the function Run, for a worker that was made by New. It is called
 // once.
-func (w *Worker) Run(ctx context.Context) (err error) {
+func (w *Worker) Run(ctx context.Context) error {
+	closed, err := w.open(ctx)
+	if err != nil || closed == nil {
+		return err
+	}
+	defer closed()
+	return w.serve(ctx)
+}
+
+// open connects and makes what is missing. It returns what closes everything
+// again, or nil if ctx has ended meanwhile.
+func (w *Worker) open(ctx context.Context) (closed func(), err error) {
 	w.mu.Lock()
 	if w.mu.started {
 		w.mu.Unlock()
-		return fmt.Errorf("run %s: %w", w.group, ErrStarted)
+		return nil, fmt.Errorf("messaging %s: %w", w.group, ErrStarted)
 	}
 	w.mu.started, w.mu.since = true, time.Now()
 	w.mu.Unlock()
 	unregister, err := w.metrics.register(w.cfg.Registerer)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer unregister()
-	if err := w.connect(); err != nil {
-		return err
+	closed = func() {
+		w.disconnect()
+		unregister()
 	}
-	defer w.disconnect()
-	if err := w.prepare(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("messaging %s: %w", w.group, err)
+	if err = w.connect(); err == nil {
+		err = w.prepare(ctx)
 	}
-	if err := w.serve(ctx); err != nil {
-		return fmt.Errorf("messaging %s: %w", w.group, err)
+	switch {
+	case err == nil:
+		return closed, nil
+	case ctx.Err() != nil:
+		err = nil
+	default:
+		err = fmt.Errorf("messaging %s: %w", w.group, err)
 	}
-	return nil
+	closed()
+	return nil, err
 }
 
 // connect makes the clients. None connects before it is used.
 func (w *Worker) connect() (err error) {
 	kc := kafka.Config{Cluster: w.cfg.Cluster, ClientID: w.group, Logger: w.log}
-	defer func() {
-		if err != nil {
-			w.disconnect()
-		}
-	}()
 	if w.admin, err = kafka.NewAdmin(kc); err != nil {
 		return err
 	}
@@ -240,7 +248,10 @@ loop:
 		}
 	}
 	w.stop(&drains)
-	return failed
+	if failed != nil {
+		return fmt.Errorf("messaging %s: %w", w.group, failed)
+	}
+	return nil
 }
 
 // fail ends the worker with an error.
