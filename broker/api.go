@@ -93,6 +93,11 @@ func (b *Broker) apiVersions(c *connection, req *kmsg.ApiVersionsRequest) answer
 		}
 		k := kmsg.NewApiVersionsResponseApiKey()
 		k.ApiKey, k.MinVersion, k.MaxVersion = key, a.min, a.max
+		if key == int16(kmsg.Produce) {
+			// As Kafka 4 does: librdkafka takes a broker without version 0 for
+			// one that knows no compression. It never sends one.
+			k.MinVersion = 0
+		}
 		resp.ApiKeys = append(resp.ApiKeys, k)
 	}
 	if req.Version >= 3 {

@@ -33,7 +33,7 @@ type holder struct {
 
 // takeLock makes the directory and locks it. It touches nothing else.
 func takeLock(fs vfs.FS, dir string) (*lock, error) {
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := makeDir(fs, dir); err != nil {
 		return nil, err
 	}
 	name := filepath.Join(dir, lockFile)
@@ -93,4 +93,36 @@ func (l *lock) release() error {
 		return l.mem.Close()
 	}
 	return l.file.Close()
+}
+
+// makeDir makes a directory and what is missing above it, so that it is there
+// after a power cut.
+func makeDir(fs vfs.FS, dir string) error {
+	var made []string
+	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
+		if _, err := fs.Stat(at); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		made = append(made, filepath.Dir(at))
+		if at == filepath.Dir(at) {
+			break
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, parent := range made {
+		if err := syncDir(fs, parent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -131,25 +131,26 @@ func (b *Broker) writeLocked(p *partition, x *transaction, in *incoming, version
 		return false
 	}
 	s := p.producers[bt.producer]
-	again, err := s.admit(bt)
-	if again != nil {
+	if again := s.find(bt); again != nil {
 		// It is answered when the first one is on disk.
 		in.resp.BaseOffset, in.resp.LogAppendTime = again.base, again.time
 		return false
+	}
+	var err *kerr.Error
+	if bt.transactional() {
+		err = x.admit(p, bt, version)
+	} else if y := b.mu.byProducer[bt.producer]; y != nil && y.epoch > bt.epoch {
+		err = kerr.InvalidProducerEpoch
+	}
+	if err == nil {
+		err = s.admit(bt)
 	}
 	if err != nil {
 		in.fail(err, "")
 		return false
 	}
 	if bt.transactional() {
-		if err := x.admit(p, bt, version); err != nil {
-			in.fail(err, "")
-			return false
-		}
 		changed = x.addPartitionLocked(p, at)
-	} else if y := b.mu.byProducer[bt.producer]; y != nil && y.epoch > bt.epoch {
-		in.fail(kerr.InvalidProducerEpoch, "")
-		return false
 	}
 	if s == nil {
 		s = newProducerState(bt.epoch)

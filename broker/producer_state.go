@@ -62,33 +62,38 @@ func (s *producerState) lastSeq() int32 {
 	return s.batches[len(s.batches)-1].lastSeq
 }
 
-// admit decides on a producer's batch: it is new, or one that was written
-// before, or refused. A nil state is that of a producer that is not known here,
-// which may begin anywhere: what was known may have expired.
-func (s *producerState) admit(b *batch) (again *writtenBatch, err *kerr.Error) {
-	if s == nil {
-		return nil, nil
+// find returns the batch, if it is one that was written before. A nil state is
+// that of a producer that is not known here.
+func (s *producerState) find(b *batch) *writtenBatch {
+	if s == nil || b.epoch != s.epoch {
+		return nil
 	}
-	if b.epoch == s.epoch {
-		for i := range s.batches {
-			if w := &s.batches[i]; w.firstSeq == b.firstSeq && w.lastSeq == b.lastSeq() {
-				return w, nil
-			}
+	for i := range s.batches {
+		if w := &s.batches[i]; w.firstSeq == b.firstSeq && w.lastSeq == b.lastSeq() {
+			return w
 		}
 	}
+	return nil
+}
+
+// admit decides whether a producer's batch, which is not one that was written
+// before, is its next one. A producer that is not known here may begin
+// anywhere: what was known may have expired.
+func (s *producerState) admit(b *batch) *kerr.Error {
 	switch {
+	case s == nil:
 	case b.epoch < s.epoch:
-		return nil, kerr.InvalidProducerEpoch
+		return kerr.InvalidProducerEpoch
 	case s.txnFirst >= 0 && !b.transactional():
-		return nil, kerr.InvalidTxnState
+		return kerr.InvalidTxnState
 	case b.epoch > s.epoch:
 		if b.firstSeq != 0 {
-			return nil, kerr.OutOfOrderSequenceNumber
+			return kerr.OutOfOrderSequenceNumber
 		}
 	case b.firstSeq != sequenceAfter(s.lastSeq(), 1):
-		return nil, kerr.OutOfOrderSequenceNumber
+		return kerr.OutOfOrderSequenceNumber
 	}
-	return nil, nil
+	return nil
 }
 
 // wrote notes a batch that was admitted.

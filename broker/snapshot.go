@@ -200,9 +200,5 @@ func (b *Broker) backup(dir string) (err error) {
 	if err := fs.Rename(partial, dir); err != nil {
 		return err
 	}
-	parent, err := fs.OpenDir(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return syncDir(fs, filepath.Dir(dir))
 }

@@ -134,9 +134,5 @@ func writeFormat(fs vfs.FS, dir string) error {
 	if err := fs.Rename(name+".new", name); err != nil {
 		return err
 	}
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return syncDir(fs, dir)
 }
