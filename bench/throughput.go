@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"runtime/pprof"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/pawlstream/pawl"
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/store"
@@ -25,12 +25,9 @@ import (
 
 const shards = 4
 
-// sameGC gives every measured process the same garbage collector: none below
-// a limit that a small process never reaches.
-func sameGC() {
-	debug.SetGCPercent(400)
-	debug.SetMemoryLimit(512 << 20)
-}
+// sameGC gives every measured process the garbage collector that pawl.Main
+// gives a program, for the default memory budget.
+func sameGC() { pawl.TuneGC(512 << 20) }
 
 func (b bench) profiled() (stop func(), err error) {
 	if b.profile == "" {

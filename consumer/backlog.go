@@ -6,25 +6,24 @@ import (
 	"github.com/pawlstream/pawl/topic"
 )
 
-// backlog holds the messages from the first one of the open transaction on,
-// and how far they are consumed. They are kept until the transaction commits,
-// so that an aborted one can be consumed again.
+// backlog holds the messages that were fetched and are not consumed, and up to
+// where the others are. What is consumed is not kept: the messages of a
+// transaction that is aborted are fetched again.
 //
-//	parts   [ . . x x x ] [ x x o o ] [ o o o ]
-//	              ▲ first       ▲ next
+//	   consumed in the open
+//	       transaction
+//	──────┬───────────────┬───────────────────────────┬──────
+//	      ▲ committed     ▲ positions   queued        ▲ where the fetch is
 type backlog struct {
-	parts  []kafka.FetchedPart // each of one partition, as they were fetched
-	first  cursor
-	next   cursor
-	queued int // messages from next on
-	bytes  int // of all messages held
+	parts   []kafka.FetchedPart // each of one partition, as they were fetched
+	message int                 // of the first part: the next message
+	queued  int                 // messages from there on
+	bytes   int                 // of all parts that are held
+	last    topic.Envelope      // the last one consumed
 
-	positions map[topic.Partition]int64 // of each partition, at next
-	committed map[topic.Partition]int64 // and at first
+	positions map[topic.Partition]int64
+	committed map[topic.Partition]int64
 }
-
-// cursor is a place in the parts.
-type cursor struct{ part, message int }
 
 func newBacklog(positions map[topic.Partition]int64) *backlog {
 	b := &backlog{positions: make(map[topic.Partition]int64), committed: make(map[topic.Partition]int64)}
@@ -36,89 +35,67 @@ func newBacklog(positions map[topic.Partition]int64) *backlog {
 
 // push adds what was fetched at the end.
 func (b *backlog) push(f *kafka.Fetched) {
+	if invariants.Enabled {
+		for _, p := range f.Parts {
+			invariants.Check(p.Len() == 0 || p.Offset(0) >= b.positions[p.Partition], "fetched %s at %d, which is consumed up to %d", p.Partition, p.Next, b.positions[p.Partition])
+		}
+	}
 	b.parts = append(b.parts, f.Parts...)
 	b.queued += f.Count
 	b.bytes += f.Bytes
-	if b.queued == 0 {
-		b.advance(0) // it only moves positions
-	}
+	b.pass() // what comes first may hold no message, and only move positions
 }
 
 // peek returns up to n messages that come next, as far as they lie in one
 // part. There are some.
 func (b *backlog) peek(n int) kafka.Messages {
-	at := b.next
-	for at.message == b.parts[at.part].Len() {
-		at = cursor{part: at.part + 1}
-	}
-	part := &b.parts[at.part]
-	return part.Slice(at.message, min(at.message+n, part.Len()))
+	part := &b.parts[0]
+	return part.Slice(b.message, min(b.message+n, part.Len()))
 }
 
-// last returns the last message consumed in the open transaction.
-func (b *backlog) last() topic.Envelope {
-	at := b.next
-	for at.message == 0 {
-		at.part--
-		at.message = b.parts[at.part].Len()
-	}
-	return b.parts[at.part].At(at.message - 1)
-}
-
-// advance tells that the next n messages have been consumed. Positions move
-// past them, and past what follows them that is not a message.
+// advance tells that the next n messages, of those that peek returned, have
+// been consumed. Positions move past them, and past what follows them that is
+// not a message.
 func (b *backlog) advance(n int) {
-	invariants.Check(n <= b.queued, "consumed %d of %d messages", n, b.queued)
+	if n == 0 {
+		return
+	}
+	part := &b.parts[0]
+	invariants.Check(b.message+n <= part.Len(), "consumed %d of %d messages", n, part.Len()-b.message)
 	b.queued -= n
-	for b.next.part < len(b.parts) {
-		part := &b.parts[b.next.part]
-		take := min(n, part.Len()-b.next.message)
-		n -= take
-		b.next.message += take
-		if b.next.message < part.Len() {
-			if take > 0 {
-				b.positions[part.Partition] = part.Offset(b.next.message-1) + 1
-			}
-			return
-		}
-		b.positions[part.Partition] = part.Next
-		b.next = cursor{part: b.next.part + 1}
+	b.message += n
+	b.last = part.At(b.message - 1)
+	b.positions[part.Partition] = b.last.Offset + 1
+	b.pass()
+}
+
+// pass lets go of parts that hold no more message.
+func (b *backlog) pass() {
+	for len(b.parts) > 0 && b.message == b.parts[0].Len() {
+		part := &b.parts[0]
+		b.positions[part.Partition] = max(b.positions[part.Partition], part.Next)
+		b.bytes -= part.Bytes
+		*part = kafka.FetchedPart{}
+		b.parts, b.message = b.parts[1:], 0
 	}
 }
 
-// commit tells that the open transaction has committed: what is consumed is
-// done with.
+// commit tells that the open transaction has committed.
 func (b *backlog) commit() {
-	for i := range b.parts[:b.next.part] {
-		b.bytes -= b.parts[i].Bytes
-	}
-	n := copy(b.parts, b.parts[b.next.part:])
-	clear(b.parts[n:])
-	b.parts = b.parts[:n]
-	b.next.part = 0
-	b.first = b.next
 	for p, next := range b.positions {
 		b.committed[p] = next
 	}
 }
 
-// rewind tells that the open transaction was aborted: its messages come
+// rewind tells that the open transaction was aborted. It forgets everything
+// that was fetched, and returns from where each partition is to be fetched
 // again.
-func (b *backlog) rewind() {
-	for i := b.first.part; i <= b.next.part && i < len(b.parts); i++ {
-		from, to := 0, b.parts[i].Len()
-		if i == b.first.part {
-			from = b.first.message
-		}
-		if i == b.next.part {
-			to = b.next.message
-		}
-		b.queued += to - from
-	}
-	b.next = b.first
+func (b *backlog) rewind() map[topic.Partition]int64 {
+	b.parts, b.message, b.queued, b.bytes = nil, 0, 0, 0
 	for p, next := range b.committed {
 		b.positions[p] = next
 	}
+	return b.committed
 }
 
 // moved says whether there is a position to commit.

@@ -55,14 +55,15 @@ func (r *incarnation) fail(ctx context.Context, e topic.Envelope, n int, err err
 	if r.pace.draining {
 		return nil // whoever has the shard next consumes them
 	}
+	r.refetch()
 	if alone {
-		return r.applyPolicy(ctx, e, err)
+		return r.judge(e, err)
 	}
 	r.pace.alone = n
 	r.rounds++
 	if r.rounds >= roundsMax {
 		r.rounds = 0
-		r.condemned = &condemned{topic: e.TopicName(), partition: e.Partition, offset: e.Offset, err: err}
+		r.condemn(e, err)
 	}
 	return nil
 }
@@ -75,7 +76,6 @@ func (r *incarnation) abort(ctx context.Context) error {
 	r.busy(false)
 	r.db.Abort()
 	r.handle.reset()
-	r.backlog.rewind()
 	r.pace.reset()
 	r.s.app.metrics.aborts.Inc()
 	r.inited = false
@@ -89,22 +89,43 @@ func (r *incarnation) abort(ctx context.Context) error {
 	return r.init(ctx)
 }
 
-// applyPolicy decides about the message e, the next one, which has failed
-// alone.
-func (r *incarnation) applyPolicy(ctx context.Context, e topic.Envelope, err error) error {
-	failed := newMessageError(r.s.id, e, err)
-	policy := r.s.app.cfg.OnFailure
+// policy returns what is to become of a message that fails with err.
+func (r *incarnation) policy(err error) OnFailure {
 	if IsTransient(err) {
-		policy = Retry
+		return Retry
 	}
+	return r.s.app.cfg.OnFailure
+}
+
+// judge decides about the message e, which has failed alone and comes again
+// next.
+func (r *incarnation) judge(e topic.Envelope, err error) error {
 	r.condemned = nil
-	switch policy {
+	switch r.policy(err) {
 	case Retry:
-		r.attempts++
-		r.pace.alone = max(r.pace.alone, 1)
-		wait := r.s.app.backoff(r.attempts)
-		r.pace.hold = time.Now().Add(wait)
-		r.s.note(fmt.Sprintf("attempt %d in %v: %v", r.attempts+1, wait.Round(time.Millisecond), failed))
+		r.holdBack(newMessageError(r.s.id, e, err))
+		return nil
+	case DeadLetter, Skip:
+		r.condemn(e, err)
+		return nil
+	}
+	return newMessageError(r.s.id, e, err)
+}
+
+// condemn notes that the message is not to be tried again when it comes.
+func (r *incarnation) condemn(e topic.Envelope, err error) {
+	r.condemned = &condemned{topic: e.TopicName(), partition: e.Partition, offset: e.Offset, err: err}
+}
+
+// execute does what was decided about the message e, the next one, which is
+// condemned.
+func (r *incarnation) execute(ctx context.Context, e topic.Envelope) error {
+	err := r.condemned.err
+	failed := newMessageError(r.s.id, e, err)
+	r.condemned = nil
+	switch r.policy(err) {
+	case Retry:
+		r.holdBack(failed)
 		return nil
 	case DeadLetter:
 		return r.pass(ctx, failed, deadLetter(r.s, e, err))
@@ -112,6 +133,15 @@ func (r *incarnation) applyPolicy(ctx context.Context, e topic.Envelope, err err
 		return r.pass(ctx, failed)
 	}
 	return failed
+}
+
+// holdBack makes the next message wait before it is tried again, alone.
+func (r *incarnation) holdBack(failed *MessageError) {
+	r.attempts++
+	r.pace.alone = max(r.pace.alone, 1)
+	wait := r.s.app.backoff(r.attempts)
+	r.pace.hold = time.Now().Add(wait)
+	r.s.note(fmt.Sprintf("attempt %d in %v: %v", r.attempts+1, wait.Round(time.Millisecond), failed))
 }
 
 // pass commits a transaction that does nothing but go past the next message,

@@ -25,8 +25,6 @@ type handle struct {
 	// The output of the open transaction.
 	out      []kafka.Record
 	outBytes int64
-
-	inBytes int64 // of its messages, which are kept until it commits
 }
 
 var _ Shard = (*handle)(nil)
@@ -62,8 +60,8 @@ func (h *handle) publish(o topic.Out) error {
 	return nil
 }
 
-// reset forgets what was published and consumed: the transaction has ended.
+// reset forgets what was published: the transaction has ended.
 func (h *handle) reset() {
 	clear(h.out)
-	h.out, h.outBytes, h.inBytes = h.out[:0], 0, 0
+	h.out, h.outBytes = h.out[:0], 0
 }

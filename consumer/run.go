@@ -18,14 +18,15 @@ type running struct {
 	backlog *backlog
 	pace    pace
 
-	requests chan struct{} // to the fetcher: fetch once
-	fetched  chan fetched  // from it: what came
-	fetching bool
-	fetchers chan struct{} // closed when the fetcher has ended
+	requests    chan context.Context // to the fetcher: fetch once
+	cancelFetch context.CancelFunc   // of the request that it has
+	fetched     chan fetched         // from it: what came
+	fetching    bool
+	fetchers    chan struct{} // closed when the fetcher has ended
 
 	workerDone chan struct{} // closed when the worker has ended
 	abandoned  bool          // user code did not return in time
-	inputLimit int           // bytes of messages held that close the transaction
+	inputLimit int           // bytes of messages queued, from which on no more are taken
 	counted    bool          // counted among the process's busy shards
 
 	lastCommit time.Time
@@ -38,8 +39,8 @@ type fetched struct {
 }
 
 const (
-	fetchPoll  = 2_000  // messages that are taken from the fetch buffer at once
-	fetchAhead = 20_000 // messages queued, above which no more are taken
+	fetchPoll  = 2_000 // messages that are taken from the fetch buffer at once
+	fetchAhead = 6_000 // messages queued, from which on no more are taken
 )
 
 // openLoop makes what the loop needs: the worker, the fetcher, the handle.
@@ -68,11 +69,11 @@ func (r *incarnation) openLoop(life context.Context) {
 	for _, d := range s.set.topics {
 		r.session.Consume(d, s.partition, positions[topic.Partition{Topic: d.Name(), Number: s.partition}])
 	}
-	r.requests, r.fetched, r.fetchers = make(chan struct{}, 1), make(chan fetched, 1), make(chan struct{})
+	r.requests, r.fetched, r.fetchers = make(chan context.Context, 1), make(chan fetched, 1), make(chan struct{})
 	go func() {
 		defer close(r.fetchers)
-		for range r.requests {
-			batch, err := r.session.Fetch(user, fetchPoll)
+		for request := range r.requests {
+			batch, err := r.session.Fetch(request, fetchPoll)
 			r.fetched <- fetched{batch, err}
 		}
 	}()
@@ -142,12 +143,30 @@ func (r *incarnation) fetch() {
 		return
 	}
 	r.fetching = true
-	r.requests <- struct{}{}
+	var request context.Context
+	request, r.cancelFetch = context.WithCancel(r.handle.ctx)
+	r.requests <- request
+}
+
+// refetch makes the messages of an aborted transaction come again, and forgets
+// those that were fetched after them. The fetch that is under way is waited
+// for first: what it brings may be from before the move, and nothing that it
+// brings is used.
+func (r *incarnation) refetch() {
+	if r.fetching {
+		r.cancelFetch()
+		<-r.fetched
+		r.fetching = false
+	}
+	for p, next := range r.backlog.rewind() {
+		r.session.Consume(r.s.description(p.Topic), p.Number, next)
+	}
 }
 
 // take adds what was fetched to the backlog.
 func (r *incarnation) take(f fetched) error {
 	r.fetching = false
+	r.cancelFetch()
 	if r.pace.draining {
 		return nil // what is open is finished, and nothing more is begun
 	}
@@ -177,7 +196,7 @@ func (r *incarnation) consume(ctx context.Context) error {
 	msgs := r.backlog.peek(r.pace.quota())
 	if r.condemned != nil {
 		if e := msgs.At(0); r.isCondemned(e) {
-			return r.applyPolicy(ctx, e, r.condemned.err)
+			return r.execute(ctx, e)
 		}
 	}
 	if r.pace.consumed == 0 && r.pace.opened.IsZero() {
@@ -228,7 +247,7 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 	case callConsume:
 		r.backlog.advance(res.n)
 		r.pace.consumed += res.n
-		r.pace.full = r.pace.full || res.full || r.backlog.bytes >= r.inputLimit
+		r.pace.full = r.pace.full || res.full
 		if res.err != nil {
 			failed := r.backlog.peek(1).At(0)
 			return r.fail(ctx, failed, r.pace.consumed+1, res.err)
@@ -243,7 +262,7 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 				return err
 			}
 		}
-		return r.fail(ctx, r.backlog.last(), r.pace.consumed, err)
+		return r.fail(ctx, r.backlog.last, r.pace.consumed, err)
 	}
 	return nil
 }

@@ -123,8 +123,7 @@ func (w *worker) consume(msgs kafka.Messages, r *result) {
 			return
 		}
 		r.n++
-		h.inBytes += int64(len(e.Key) + len(e.Value))
-		if tx.Size()+h.outBytes >= w.limit || h.inBytes >= w.limit {
+		if tx.Size()+h.outBytes >= w.limit {
 			r.full = true
 			return
 		}
