@@ -177,6 +177,13 @@ func (b *bench) committed() map[int32]int64 {
 func (b *bench) idle(processes ...string) {
 	b.t.Helper()
 	ends := consumertest.EndOffsets(b.Cluster, work)
+	defer func() {
+		if b.t.Failed() {
+			for _, p := range processes {
+				b.t.Logf("%s: %+v, health %v, committed %v, ends %v", p, b.stats(p), b.worker(p).Health(), b.committed(), ends)
+			}
+		}
+	}()
 	b.Until("everything to be settled", func() bool {
 		for _, p := range processes {
 			for _, st := range b.stats(p).Partitions {
@@ -214,4 +221,36 @@ func header(e topic.Envelope, key string) string {
 		}
 	}
 	return ""
+}
+
+// batch starts a process with a handler of batches.
+func (b *bench) batch(process string, cfg messaging.Config, h messaging.BatchHandler) {
+	b.t.Helper()
+	b.Run(process, func(ctx context.Context, cl cluster.Cluster, _ string) error {
+		w, err := messaging.NewBatch(config(b.t, cl, cfg), func(ctx context.Context, ds []messaging.Delivery) []error {
+			for _, d := range ds {
+				b.record(process, d)
+			}
+			return h(ctx, ds)
+		})
+		if err != nil {
+			return err
+		}
+		b.mu.Lock()
+		b.mu.workers[process] = w
+		b.mu.Unlock()
+		return w.Run(ctx)
+	})
+}
+
+// openLetters opens the dead letters of the worker, from a host of their own.
+func openLetters(t *testing.T, b *bench) *messaging.Letters {
+	t.Helper()
+	l, err := messaging.OpenLetters(messaging.LettersConfig{Cluster: b.Host("letters"), Application: "test", Consumer: "worker",
+		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
 }

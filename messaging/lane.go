@@ -32,7 +32,8 @@ type laneItem struct {
 }
 
 // insert adds a message that was read. It returns false for a copy that does
-// not count: the message is further on, or at hand already.
+// not count: the message is further on, or at hand already. One that was
+// written to a delay topic may be read there before the write is confirmed.
 func (l *lane) insert(d *delivery) bool {
 	i, found := l.search(d.order)
 	if !found {
@@ -40,10 +41,10 @@ func (l *lane) insert(d *delivery) bool {
 		return true
 	}
 	it := &l.items[i]
-	if it.d != nil || d.hop < it.hop {
+	if d.hop < it.hop || d.hop == it.hop && it.d != nil {
 		return false
 	}
-	it.hop, it.tier, it.d = d.hop, d.s.tier, d
+	*it = laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d}
 	return true
 }
 

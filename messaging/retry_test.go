@@ -1,0 +1,662 @@
+package messaging_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawlstream/pawl/consumertest"
+	"github.com/pawlstream/pawl/messaging"
+	"github.com/pawlstream/pawl/topic"
+)
+
+var errNo = errors.New("no")
+
+// failing returns a handler that fails for values with a prefix so many times.
+func failing(b *bench, prefix string, times int) messaging.Handler {
+	return func(_ context.Context, d messaging.Delivery) error {
+		if strings.HasPrefix(string(d.Value()), prefix) && d.Attempt() <= times {
+			return errNo
+		}
+		return nil
+	}
+}
+
+// C32: delays are never cut short, and late by little: tiers of 1, 2 and 4 s,
+// one message each, no other traffic.
+func TestDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		cfg := messaging.Config{Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, time.Hour}}}
+		b.work("p1", cfg, failing(b, "bad", 4))
+		b.publish(0, "k", "bad")
+		b.Advance(2 * time.Hour)
+		calls := b.calls()
+		if len(calls) != 5 {
+			t.Fatalf("%d attempts, want 5", len(calls))
+		}
+		for i, want := range cfg.Retry.Tiers {
+			got := calls[i+1].at.Sub(calls[i].at)
+			if got < want || got > want+100*time.Millisecond {
+				t.Errorf("the delay of tier %d was %v, want %v", i+1, got, want)
+			}
+		}
+	})
+}
+
+// One that is due in an hour does not keep back one on another tier.
+func TestTiersDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		cfg := messaging.Config{Retry: messaging.Retry{InPlace: 1, BackoffMax: 500 * time.Millisecond, Tiers: []time.Duration{10 * time.Second, time.Hour}}}
+		b.work("p1", cfg, func(_ context.Context, d messaging.Delivery) error {
+			if d.Attempt() > 1 {
+				return nil
+			}
+			if string(d.Value()) == "slow" {
+				return messaging.RetryAfter(time.Hour, errNo)
+			}
+			return messaging.RetryAfter(10*time.Second, errNo)
+		})
+		b.publish(0, "a", "slow")
+		b.publish(0, "b", "fast")
+		b.Advance(11 * time.Second)
+		if got, want := b.order(), []string{"slow", "fast", "fast"}; !slices.Equal(got, want) {
+			t.Errorf("handled %v, want %v", got, want)
+		}
+		b.Advance(time.Hour)
+		b.idle("p1")
+	})
+}
+
+// In key order a message that is to be retried holds back later ones of its
+// key, across tiers, a crash and a move; others of the partition go on.
+func TestKeyOrderThroughRetries(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		t.Run(fmt.Sprintf("crash=%v", crash), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 2)
+				cfg := messaging.Config{Retry: messaging.Retry{InPlace: 2, Tiers: []time.Duration{5 * time.Second, 20 * time.Second, time.Minute}}}
+				h := failing(b, "x", 4) // fails twice in place, and in the first two tiers
+				b.work("p1", cfg, h)
+				for i := range 10 {
+					name := "a"
+					if i == 0 || i == 4 {
+						name = "x"
+					}
+					b.publish(0, "k", fmt.Sprint(name, i))
+					b.publish(0, "other", fmt.Sprint("o", i))
+					b.Advance(time.Second)
+				}
+				if n := b.values()["o9"]; n != 1 {
+					t.Errorf("the last of the other key was handled %d times after 10 s, want 1", n)
+				}
+				process := "p1"
+				if crash {
+					b.Crash("p1")
+					process = "p2"
+					b.work("p2", cfg, h)
+				}
+				for i := 10; i < 15; i++ {
+					b.publish(0, "k", fmt.Sprint("a", i))
+				}
+				b.Advance(10 * time.Minute)
+				b.idle(process)
+				var acked []string
+				for _, c := range b.calls() {
+					if c.key == "k" && !(c.value[0] == 'x' && c.attempt <= 4) && !slices.Contains(acked, c.value) {
+						acked = append(acked, c.value)
+					}
+				}
+				want := []string{"x0", "a1", "a2", "a3", "x4", "a5", "a6", "a7", "a8", "a9", "a10", "a11", "a12", "a13", "a14"}
+				if !slices.Equal(acked, want) {
+					t.Errorf("acked in order %v\nwant %v", acked, want)
+				}
+				for _, c := range b.calls() {
+					if c.key == "k" && c.value == "a1" && c.attempt != 1 {
+						t.Errorf("a message that was only held back has attempt %d", c.attempt)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The order key-relaxed lets later ones of the key go on.
+func TestKeyRelaxed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		cfg := messaging.Config{Order: messaging.KeyRelaxed, Retry: messaging.Retry{InPlace: 1}}
+		b.work("p1", cfg, failing(b, "bad", 1))
+		b.publish(0, "k", "bad", "a", "b")
+		b.Advance(time.Minute)
+		b.idle("p1")
+		if got, want := b.order(), []string{"bad", "a", "b", "bad"}; !slices.Equal(got, want) {
+			t.Errorf("handled %v, want %v", got, want)
+		}
+	})
+}
+
+// In the order by partition everything waits for a retry, also for a long one.
+func TestPartitionOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		cfg := messaging.Config{Order: messaging.ByPartition}
+		b.work("p1", cfg, failing(b, "bad", 5))
+		b.publish(0, "k", "a", "bad")
+		b.publish(0, "l", "b")
+		b.Advance(20 * time.Minute)
+		b.idle("p1")
+		if got, want := b.order(), []string{"a", "bad", "bad", "bad", "bad", "bad", "bad", "b"}; !slices.Equal(got, want) {
+			t.Errorf("handled %v, want %v", got, want)
+		}
+	})
+}
+
+// Messages of one key never run beside each other, and never out of order;
+// those of others do.
+func TestKeyOrderConcurrency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2)
+		busy := make(chan string, 1000)
+		cfg := messaging.Config{Concurrency: 50}
+		running := newKeep()
+		most := 0
+		b.work("p1", cfg, func(_ context.Context, d messaging.Delivery) error {
+			running.mu.Lock()
+			if running.ds[string(d.Key())] != nil {
+				busy <- string(d.Key())
+			}
+			running.ds[string(d.Key())] = d
+			most = max(most, len(running.ds))
+			running.mu.Unlock()
+			time.Sleep(time.Millisecond)
+			running.mu.Lock()
+			delete(running.ds, string(d.Key()))
+			running.mu.Unlock()
+			return nil
+		})
+		for i := range 40 {
+			b.publish(int32(i%2), fmt.Sprint("k", i), numbers(fmt.Sprint("k", i, "-"), 25)...)
+		}
+		b.idle("p1")
+		if n := len(busy); n > 0 {
+			t.Errorf("%d times two messages of one key ran beside each other, first of %s", n, <-busy)
+		}
+		if most < 20 {
+			t.Errorf("at most %d keys ran beside each other, want nearly 40", most)
+		}
+		next := make(map[string]int)
+		for _, c := range b.calls() {
+			if want := fmt.Sprint(c.key, "-", next[c.key]); c.value != want {
+				t.Fatalf("%s was handled, want %s first", c.value, want)
+			}
+			next[c.key]++
+		}
+	})
+}
+
+// With the dead letters unwritable, failed messages stay unsettled, the
+// partition stops at its limit and health says so; when they can be written
+// again, all are delivered.
+func TestDeadLettersUnwritable(t *testing.T) {
+	for _, how := range []string{"error", "channel"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1)
+				cfg := messaging.Config{Order: messaging.Unordered, MaxUnsettled: 50, Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{}}, Breaker: messaging.Breaker{Failures: -1}}
+				h := failing(b, "bad", 99)
+				if how == "channel" {
+					h = func(_ context.Context, d messaging.Delivery) error {
+						go func() {
+							if err := d.Nack(); err != nil {
+								if again := d.Nack(); again != nil && !errors.Is(again, messaging.ErrFenced) {
+									t.Logf("nack: %v, then %v", err, again)
+								}
+							}
+						}()
+						return messaging.Later
+					}
+				}
+				b.work("p1", cfg, h)
+				b.running(1, "p1")
+				b.publish(0, "k", "bad-first") // so that the producer knows the topic
+				b.Until("the first dead letter", func() bool { return len(consumertest.CommittedEnvelopes(b.Cluster, letters)) == 1 })
+				remove := b.Fail("p1", "Produce", "NOT_ENOUGH_REPLICAS", -1)
+				for i := range 10 {
+					b.publish(0, "k", numbers(fmt.Sprint("bad", i, "-"), 40)...)
+					b.Advance(5 * time.Second)
+				}
+				p := b.stats("p1").Partitions[0]
+				if p.Committed != 1 || !p.Full || p.Backlog < 50 {
+					t.Errorf("committed %d, full %v, backlog %d; want 1, true and at least 50", p.Committed, p.Full, p.Backlog)
+				}
+				if err := b.worker("p1").Health(); err == nil || !strings.Contains(err.Error(), "dead letters can't be written") {
+					t.Errorf("health: %v, want it to say that dead letters can't be written", err)
+				}
+				remove()
+				b.Advance(time.Minute)
+				b.idle("p1")
+				got := make(map[string]bool)
+				for _, e := range consumertest.CommittedEnvelopes(b.Cluster, letters) {
+					got[string(e.Value)] = true
+				}
+				if len(got) != 401 {
+					t.Errorf("%d messages are dead letters, want 401", len(got))
+				}
+				if err := b.worker("p1").Health(); err != nil {
+					t.Errorf("health: %v, want nil", err)
+				}
+			})
+		})
+	}
+}
+
+// A message of other bytes than any test would think of.
+func oddRecords(t *testing.T) (outs []topic.Out) {
+	t.Helper()
+	outs = []topic.Out{
+		{Topic: work.Description, Key: nil, Value: []byte("null key")},
+		{Topic: work.Description, Key: []byte{}, Value: []byte("empty key")},
+		{Topic: work.Description, Key: []byte("null value"), Value: nil},
+		{Topic: work.Description, Key: []byte("empty value"), Value: []byte{}},
+		{Topic: work.Description, Key: []byte("k\x00\xff"), Value: []byte("v\n\r\x00\xfe"), Headers: []topic.Header{
+			{Key: "a", Value: []byte("1")}, {Key: "a", Value: []byte("1")}, {Key: "b", Value: nil}, {Key: "c", Value: []byte{}}, {Key: "", Value: []byte{0xff}},
+			{Key: "traceparent", Value: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")},
+		}},
+	}
+	if file, err := os.ReadFile("../internal/kafka/testdata/batches.tsv"); err == nil {
+		for line := range strings.Lines(string(file)) {
+			outs = append(outs, topic.Out{Topic: work.Description, Key: []byte("line"), Value: []byte(line)})
+		}
+	}
+	return outs
+}
+
+func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
+
+// sameMessage compares a message with what was published, but for Pawl's own
+// headers.
+func sameMessage(e topic.Envelope, o topic.Out) error {
+	var own []topic.Header
+	for _, h := range e.Headers {
+		if !strings.HasPrefix(h.Key, "pawl-") {
+			own = append(own, h)
+		}
+	}
+	if !same(e.Key, o.Key) || !same(e.Value, o.Value) || len(own) != len(o.Headers) {
+		return fmt.Errorf("key %q, value %.40q, %d headers; want key %q, value %.40q, %d headers", e.Key, e.Value, len(own), o.Key, o.Value, len(o.Headers))
+	}
+	for i := range own {
+		if own[i].Key != o.Headers[i].Key || !same(own[i].Value, o.Headers[i].Value) {
+			return fmt.Errorf("header %d is %q=%q, want %q=%q", i, own[i].Key, own[i].Value, o.Headers[i].Key, o.Headers[i].Value)
+		}
+	}
+	return nil
+}
+
+// C30: key, value and headers go through a tier, the dead letters and a redrive
+// byte for byte; a handler that writes to the value changes nothing.
+func TestBytesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		cfg := messaging.Config{Order: messaging.Unordered, Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{time.Second}}, Breaker: messaging.Breaker{Failures: -1}}
+		outs := oddRecords(t)
+		var seen []topic.Envelope
+		healed := false
+		k := newKeep()
+		b.work("p1", cfg, func(_ context.Context, d messaging.Delivery) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if healed {
+				seen = append(seen, topic.Envelope{Offset: d.Offset(), Key: d.Key(), Value: d.Value(), Headers: d.Headers(), Timestamp: d.Timestamp()})
+				return nil
+			}
+			clear(d.Value())
+			return errNo
+		})
+		for i := range outs {
+			outs[i].Timestamp = time.UnixMilli(int64(1000 * i)) // long expired
+		}
+		b.PublishRecord(outs...)
+		b.Advance(10 * time.Second)
+		b.idle("p1")
+		for what, of := range map[string]topic.Of[[]byte]{"tier": tier1, "dead letters": letters} {
+			all := consumertest.CommittedEnvelopes(b.Cluster, of)
+			if len(all) != len(outs) {
+				t.Fatalf("%d messages in the %s, want %d", len(all), what, len(outs))
+			}
+			for _, e := range all {
+				var i int
+				if _, err := fmt.Sscan(header(e, "pawl-offset"), &i); err != nil {
+					t.Fatal(err)
+				}
+				if err := sameMessage(e, outs[i]); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				if age := time.Since(e.Timestamp); age > time.Minute || age < 0 {
+					t.Errorf("%s: a message has a timestamp %v ago: it would expire at once", what, age)
+				}
+			}
+		}
+		k.mu.Lock()
+		healed = true
+		k.mu.Unlock()
+		l := openLetters(t, b)
+		if res, err := l.Redrive(context.Background(), messaging.Query{}, messaging.Options{}); err != nil || res.Moved != len(outs) {
+			t.Fatalf("redrive: %+v, %v; want %d moved", res, err, len(outs))
+		}
+		b.Advance(10 * time.Second)
+		b.idle("p1")
+		if len(seen) != len(outs) {
+			t.Fatalf("%d messages came back, want %d", len(seen), len(outs))
+		}
+		for _, e := range seen {
+			if err := sameMessage(e, outs[e.Offset]); err != nil {
+				t.Errorf("redriven: %v", err)
+			}
+			if !e.Timestamp.Equal(outs[e.Offset].Timestamp) {
+				t.Errorf("redriven: timestamp %v, want %v", e.Timestamp, outs[e.Offset].Timestamp)
+			}
+		}
+	})
+}
+
+// C29: a large message goes round through tiers, dead letters and redrives with
+// an error text of 1 MB, and its headers stay small.
+func TestHeadersStayBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		cfg := messaging.Config{Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{time.Second}}, Breaker: messaging.Breaker{Failures: -1}}
+		text := errors.New(strings.Repeat("bad \xff\xfe\n\x00 bytes ", 80_000))
+		b.work("p1", cfg, func(context.Context, messaging.Delivery) error { return text })
+		value := bytes.Repeat([]byte("0123456789"), 99_000)
+		out := topic.Out{Topic: work.Description, Key: []byte("k"), Value: value, Headers: []topic.Header{{Key: "mine", Value: []byte("1")}}}
+		b.PublishRecord(out)
+		l := openLetters(t, b)
+		const rounds = 20
+		for round := range rounds {
+			b.Advance(10 * time.Second)
+			b.idle("p1")
+			all := consumertest.CommittedEnvelopes(b.Cluster, letters)
+			if len(all) != round+1 {
+				t.Fatalf("round %d: %d dead letters, want %d", round, len(all), round+1)
+			}
+			e := all[round]
+			if err := sameMessage(e, out); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			size := 0
+			for _, h := range e.Headers {
+				size += len(h.Key) + len(h.Value) + 10
+			}
+			if size > 16<<10 {
+				t.Fatalf("round %d: the headers have %d bytes, want fewer than 16 kB", round, size)
+			}
+			if got, want := header(e, "pawl-redrives"), fmt.Sprint(round); round > 0 && got != want {
+				t.Fatalf("round %d: pawl-redrives is %q", round, got)
+			}
+			if res, err := l.Redrive(context.Background(), messaging.Query{}, messaging.Options{MaxRedrives: rounds}); err != nil || res.Moved != 1 {
+				t.Fatalf("round %d: %+v, %v", round, res, err)
+			}
+		}
+		b.Advance(10 * time.Second)
+		b.idle("p1")
+		if res, err := l.Redrive(context.Background(), messaging.Query{}, messaging.Options{MaxRedrives: rounds}); err != nil || res.Moved != 0 || res.Capped != 1 {
+			t.Errorf("after %d rounds: %+v, %v; want it capped", rounds, res, err)
+		}
+	})
+}
+
+// Deciding by what a handler returned.
+func TestHandlerResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.work("p1", messaging.Config{Order: messaging.Unordered}, func(_ context.Context, d messaging.Delivery) error {
+			switch v := string(d.Value()); {
+			case v == "reject":
+				return fmt.Errorf("wrapped: %w", messaging.DeadLetter(errNo))
+			case v == "panic" && d.Attempt() == 1:
+				panic("oh")
+			case v == "soon" && d.Attempt() == 1:
+				return messaging.RetryAfter(3*time.Second, errNo)
+			case v == "later":
+				go d.Ack() // nothing else settles it
+				return messaging.Later
+			}
+			return nil
+		})
+		b.Publish(work, "reject", "panic", "soon", "later", "fine")
+		b.Advance(time.Minute)
+		b.idle("p1")
+		all := consumertest.CommittedEnvelopes(b.Cluster, letters)
+		if len(all) != 1 || string(all[0].Value) != "reject" || header(all[0], "pawl-reason") != "rejected" {
+			t.Errorf("dead letters %v, want the rejected one", all)
+		}
+		n := b.values()
+		if n["panic"] != 2 || n["soon"] != 2 || n["later"] != 1 {
+			t.Errorf("handled %v", n)
+		}
+		var at []time.Time
+		for _, c := range b.calls() {
+			if c.value == "soon" {
+				at = append(at, c.at)
+			}
+		}
+		if got := at[1].Sub(at[0]); got < 3*time.Second || got > 3100*time.Millisecond {
+			t.Errorf("retried after %v, want 3 s", got)
+		}
+	})
+}
+
+// C40 and bad input: what a JSON handler can't decode is dead-lettered whole; a
+// null value never becomes a zero struct.
+func TestJSONHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type order struct{ N int }
+		b := newBench(t, 1)
+		var got, pointers []string
+		h := messaging.JSON(func(_ context.Context, o order, d messaging.Delivery) error {
+			got = append(got, fmt.Sprint(o.N))
+			return nil
+		})
+		nullable := messaging.JSON(func(_ context.Context, o *order, d messaging.Delivery) error {
+			pointers = append(pointers, fmt.Sprint(o == nil))
+			return nil
+		})
+		b.work("p1", messaging.Config{Order: messaging.ByPartition}, func(ctx context.Context, d messaging.Delivery) error {
+			if string(d.Key()) == "p" {
+				return nullable(ctx, d)
+			}
+			return h(ctx, d)
+		})
+		rec := func(key string, value []byte) topic.Out {
+			return topic.Out{Topic: work.Description, Key: []byte(key), Value: value}
+		}
+		b.PublishRecord(rec("k", []byte(`{"N":7}`)), rec("k", []byte(`{`)), rec("k", nil), rec("k", []byte{}), rec("k", []byte("null")), rec("p", nil), rec("p", []byte(`{"N":1}`)))
+		b.idle("p1")
+		if !slices.Equal(got, []string{"7"}) || !slices.Equal(pointers, []string{"true", "false"}) {
+			t.Errorf("decoded %v and %v", got, pointers)
+		}
+		all := consumertest.CommittedEnvelopes(b.Cluster, letters)
+		if len(all) != 4 {
+			t.Fatalf("%d dead letters, want 4", len(all))
+		}
+		for i, want := range [][]byte{[]byte(`{`), nil, {}, []byte("null")} {
+			if !same(all[i].Value, want) || header(all[i], "pawl-reason") != "decode" {
+				t.Errorf("dead letter %d: %q with reason %q, want %q", i, all[i].Value, header(all[i], "pawl-reason"), want)
+			}
+		}
+	})
+}
+
+// When everything fails the breaker opens, and a message is tried now and then
+// until one succeeds; little is dead-lettered meanwhile.
+func TestBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		down := true
+		k := newKeep()
+		cfg := messaging.Config{Order: messaging.Unordered, Breaker: messaging.Breaker{Failures: 20, Cooldown: time.Second}}
+		b.work("p1", cfg, func(context.Context, messaging.Delivery) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if down {
+				return errNo
+			}
+			return nil
+		})
+		b.Publish(work, numbers("m", 1000)...)
+		b.Advance(10 * time.Minute)
+		if got := len(b.calls()); got > 60 {
+			t.Errorf("handlers were called %d times while everything failed, want few", got)
+		}
+		if st := b.stats("p1"); st.BreakerOpened == 0 {
+			t.Errorf("the breaker has not opened")
+		}
+		k.mu.Lock()
+		down = false
+		k.mu.Unlock()
+		b.Advance(20 * time.Minute)
+		b.idle("p1")
+		if st := b.stats("p1"); st.Acked+st.DeadLetters["failed"] != 1000 || st.DeadLetters["failed"] > 10 || st.Breaker != "closed" {
+			t.Errorf("acked %d, dead letters %v, breaker %s", st.Acked, st.DeadLetters, st.Breaker)
+		}
+	})
+}
+
+// Pause keeps messages from handlers until Resume; a rate limit spaces them.
+func TestPauseAndRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.work("p1", messaging.Config{RateLimit: 10}, nil)
+		b.running(1, "p1")
+		b.worker("p1").Pause()
+		b.Publish(work, numbers("m", 100)...)
+		b.Advance(time.Minute)
+		if got := len(b.calls()); got != 0 {
+			t.Errorf("%d messages were handled while it was paused", got)
+		}
+		b.worker("p1").Resume()
+		b.Advance(5 * time.Second)
+		if got := len(b.calls()); got < 48 || got > 52 {
+			t.Errorf("%d messages were handled in 5 s at 10 a second", got)
+		}
+		b.idle("p1")
+	})
+}
+
+// A batch has a result for each of its messages.
+func TestRunBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.batch("p1", messaging.Config{Order: messaging.Unordered, BatchMax: 10}, func(_ context.Context, ds []messaging.Delivery) []error {
+			if len(ds) > 10 {
+				t.Errorf("a batch of %d, want at most 10", len(ds))
+			}
+			errs := make([]error, len(ds))
+			for i, d := range ds {
+				if string(d.Value()) == "m13" && d.Attempt() == 1 {
+					errs[i] = errNo
+				}
+			}
+			return errs
+		})
+		b.Publish(work, numbers("m", 100)...)
+		b.idle("p1")
+		for v, n := range b.values() {
+			if want := map[bool]int{false: 1, true: 2}[v == "m13"]; n != want {
+				t.Errorf("%s was handled %d times, want %d", v, n, want)
+			}
+		}
+	})
+}
+
+// C37: a crash is not a failed attempt; but a message that ends the process
+// every time is a dead letter in the end, by a counter of its own, and its
+// neighbours are not.
+func TestCrashLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		poison := make(chan int, 100)
+		cfg := messaging.Config{Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{}}, DeadLetters: messaging.DeadLetters{MaxCrashes: 3}}
+		b.work("p1", cfg, func(ctx context.Context, d messaging.Delivery) error {
+			if string(d.Value()) == "poison" {
+				poison <- d.Attempt()
+				<-ctx.Done() // the test ends the process here
+				return ctx.Err()
+			}
+			return nil
+		})
+		b.publish(0, "a", "m1", "m2")
+		b.publish(0, "b", "poison")
+		b.publish(0, "c", "m3", "m4")
+		crashes := 0
+		for range 12 {
+			select {
+			case attempt := <-poison:
+				if attempt != 1 {
+					t.Errorf("after %d crashes it is attempt %d, want 1: a crash is none that failed", crashes, attempt)
+				}
+				crashes++
+				b.Crash("p1")
+				b.Restart("p1")
+			case <-time.After(time.Minute):
+			}
+		}
+		b.idle("p1")
+		all := consumertest.CommittedEnvelopes(b.Cluster, letters)
+		if len(all) != 1 || string(all[0].Value) != "poison" || header(all[0], "pawl-reason") != "crash" {
+			t.Errorf("dead letters %v after %d crashes, want the poison", all, crashes)
+		}
+		if crashes < 3 || crashes > 6 {
+			t.Errorf("%d crashes, want 3 to 6", crashes)
+		}
+		for _, v := range []string{"m1", "m2", "m3", "m4"} {
+			if b.values()[v] == 0 {
+				t.Errorf("%s was not handled", v)
+			}
+		}
+		if got := b.stats("p1").Crashed; got != 1 {
+			t.Errorf("counted %d crashed messages, want 1", got)
+		}
+	})
+}
+
+// Timestamps of any kind are delivered as they are (C44).
+func TestAbsurdTimestamps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.work("p1", messaging.Config{Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{}}}, func(_ context.Context, d messaging.Delivery) error { return errNo })
+		var outs []topic.Out
+		for _, ms := range []int64{0, 1, time.Now().AddDate(10, 0, 0).UnixMilli()} {
+			outs = append(outs, topic.Out{Topic: work.Description, Key: []byte("k"), Value: []byte("v"), Timestamp: time.UnixMilli(ms)})
+			b.PublishRecord(outs[len(outs)-1])
+		}
+		b.idle("p1")
+		l := openLetters(t, b)
+		n := 0
+		for letter, err := range l.List(context.Background(), messaging.Query{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := outs[letter.TopicOffset].Timestamp; !letter.TopicTimestamp.Equal(want) {
+				t.Errorf("timestamp %v, want %v", letter.TopicTimestamp, want)
+			}
+			if _, err := letter.MarshalJSON(); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+		if n != len(outs) {
+			t.Errorf("%d dead letters, want %d", n, len(outs))
+		}
+	})
+}
