@@ -102,6 +102,7 @@ func (c demoConfig) command(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	v.broken = cancel
 	stop := onSignals(cancel, func(s os.Signal) {
 		d.abandon()
 		fmt.Fprintf(stderr, "second signal (%v): exiting at once\n", s)
@@ -128,27 +129,28 @@ func (c demoConfig) command(cmd *cobra.Command) error {
 // upon which the process ends. stop ends that.
 func onSignals(first func(), second func(os.Signal)) (stop func()) {
 	signals := make(chan os.Signal, 2)
-	// A pipe that nobody reads from any more is a reason to stop like others,
-	// but not to stop without cleaning up.
-	broken := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	signal.Notify(broken, syscall.SIGPIPE)
-	end := make(chan struct{})
-	ended := make(chan struct{})
+	// A pipe that nobody reads from any more must not end the process before it
+	// has cleaned up. It is met as an error of the write; the signal says
+	// nothing, since it also comes for a connection that a killed process had.
+	unread := make(chan os.Signal, 1)
+	signal.Notify(unread, syscall.SIGPIPE)
+	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		for asked := false; ; {
+		for asked := false; ; asked = true {
 			select {
 			case s := <-signals:
-				if asked {
-					second(s)
-					os.Exit(128 + int(s.(syscall.Signal)))
+				if !asked {
+					first()
+					continue
 				}
-				asked = true
-				first()
-			case <-broken:
-				asked = true
-				first()
+				second(s)
+				status := exitError
+				if n, ok := s.(syscall.Signal); ok {
+					status = 128 + int(n)
+				}
+				os.Exit(status)
 			case <-end:
 				return
 			}
@@ -156,7 +158,7 @@ func onSignals(first func(), second func(os.Signal)) (stop func()) {
 	}()
 	return func() {
 		signal.Stop(signals)
-		signal.Stop(broken)
+		signal.Stop(unread)
 		close(end)
 		<-ended
 	}

@@ -274,6 +274,57 @@ func TestDemoInterruptedAtItsInput(t *testing.T) {
 	}
 }
 
+// A reader who has seen enough ends the run, which still cleans up.
+func TestDemoUnread(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "demo", "--rate", "500", "--kills", "0")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	for s := bufio.NewScanner(stdout); s.Scan(); {
+		if strings.Contains(s.Text(), "running:") {
+			break
+		}
+	}
+	if err := stdout.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Its status says that it couldn't write.
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitError {
+		t.Errorf("status %d, want %d", got, exitError)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 {
+		t.Errorf("%s is left behind", left[0].Name())
+	}
+}
+
+// An interrupt just after a kill waits for the transaction that the victim
+// left open, and takes nothing for lost that it hides.
+func TestDemoInterruptedAfterAKill(t *testing.T) {
+	t.Parallel()
+	p := startDemo(t, nil, "--kills", "3", "--seed", "3", "--rate", "20000")
+	p.until(t, "it stays down")
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	status, said := p.end()
+	if want := `"lost":0,"duplicated":0,`; status != exitOK || !strings.Contains(p.stdout.String(), want) || !strings.Contains(p.stdout.String(), `"interrupted":true`) {
+		t.Errorf("status %d and standard output %q, want %d and %s:\n%s", status, p.stdout.String(), exitOK, want, said)
+	}
+}
+
 // A second signal ends everything at once.
 func TestDemoInterruptedTwice(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -516,13 +517,17 @@ const judgeTime = 60 * time.Second
 func (d *demo) judge(in *input, interrupted bool) (*result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), judgeTime)
 	defer cancel()
-	at := kafka.End
-	if interrupted {
-		at = kafka.StableEnd // a process that was just killed may have left a transaction open
-	}
-	ends, err := d.admin.Offsets(ctx, at, d.watcher.partitions()...)
+	ends, err := d.admin.Offsets(ctx, kafka.End, d.watcher.partitions()...)
 	if err != nil {
 		return nil, err
+	}
+	stable, err := d.admin.Offsets(ctx, kafka.StableEnd, d.watcher.partitions()...)
+	if err != nil {
+		return nil, err
+	}
+	if !maps.Equal(ends, stable) {
+		// Until it does, it hides what others have committed after it.
+		d.view.say("waiting for the transaction of a killed process to time out")
 	}
 	if err := d.watcher.awaitOffsets(ctx, ends); err != nil {
 		return nil, err

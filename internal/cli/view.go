@@ -17,6 +17,7 @@ type view struct {
 	live   bool // a terminal, whose lines can be drawn again
 	colour bool
 	began  time.Time
+	broken func() // called when nobody reads any more; may be nil
 
 	mu struct {
 		sync.Mutex
@@ -70,49 +71,58 @@ const (
 
 // say writes a line about something that has happened.
 func (v *view) say(format string, args ...any) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var b strings.Builder
-	v.eraseLocked(&b)
-	fmt.Fprintf(&b, "%6.1fs  %s\n", time.Since(v.began).Seconds(), fmt.Sprintf(format, args...))
-	v.writeLocked(b.String())
+	v.write(func(b *strings.Builder) {
+		v.eraseLocked(b)
+		fmt.Fprintf(b, "%6.1fs  %s\n", time.Since(v.began).Seconds(), fmt.Sprintf(format, args...))
+	})
 }
 
 // draw shows the snapshot.
 func (v *view) draw(s snapshot) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now := time.Now()
-	if passed := now.Sub(v.mu.last); v.mu.last.IsZero() {
-		v.mu.last, v.mu.done = now, s.done
-	} else if passed >= time.Second/2 {
-		v.mu.rate = float64(s.done-v.mu.done) / passed.Seconds()
-		v.mu.last, v.mu.done = now, s.done
-	}
-	if !v.live {
-		if now.Sub(v.mu.plain) >= plainInterval {
-			v.mu.plain = now
-			v.writeLocked(fmt.Sprintf("%6.1fs  %s\n", now.Sub(v.began).Seconds(), s.line(v.mu.rate)))
+	v.write(func(b *strings.Builder) {
+		now := time.Now()
+		if passed := now.Sub(v.mu.last); v.mu.last.IsZero() {
+			v.mu.last, v.mu.done = now, s.done
+		} else if passed >= time.Second/2 {
+			v.mu.rate = float64(s.done-v.mu.done) / passed.Seconds()
+			v.mu.last, v.mu.done = now, s.done
 		}
-		return
-	}
-	lines := s.lines(v.mu.rate, now.Sub(v.began), v.colour)
-	var b strings.Builder
-	v.eraseLocked(&b)
-	for _, l := range lines {
-		b.WriteString(l + "\n")
-	}
-	v.mu.drawn = len(lines)
-	v.writeLocked(b.String())
+		if !v.live {
+			if now.Sub(v.mu.plain) >= plainInterval {
+				v.mu.plain = now
+				fmt.Fprintf(b, "%6.1fs  %s\n", now.Sub(v.began).Seconds(), s.line(v.mu.rate))
+			}
+			return
+		}
+		v.eraseLocked(b)
+		lines := s.lines(v.mu.rate, now.Sub(v.began), v.colour)
+		for _, l := range lines {
+			b.WriteString(l + "\n")
+		}
+		v.mu.drawn = len(lines)
+	})
 }
 
 // end removes the live part.
-func (v *view) end() {
+func (v *view) end() { v.write(v.eraseLocked) }
+
+// write writes what build, which is called with the lock held, puts together.
+// The lock is held while it is written, too: that is what keeps lines whole.
+func (v *view) write(build func(*strings.Builder)) {
 	v.mu.Lock()
-	defer v.mu.Unlock()
 	var b strings.Builder
-	v.eraseLocked(&b)
-	v.writeLocked(b.String())
+	build(&b)
+	failed := false
+	if v.mu.err == nil && b.Len() > 0 {
+		if _, err := io.WriteString(v.out, b.String()); err != nil {
+			v.mu.err = fmt.Errorf("write progress: %w", err)
+			failed = true
+		}
+	}
+	v.mu.Unlock()
+	if failed && v.broken != nil {
+		v.broken()
+	}
 }
 
 // failed is the writer's error, if it had one.
@@ -127,16 +137,6 @@ func (v *view) eraseLocked(b *strings.Builder) {
 	if v.mu.drawn > 0 {
 		fmt.Fprintf(b, "\x1b[%dA\x1b[J", v.mu.drawn)
 		v.mu.drawn = 0
-	}
-}
-
-func (v *view) writeLocked(s string) {
-	if v.mu.err != nil || s == "" {
-		return
-	}
-	// A terminal that is slow is waited for: the run goes on meanwhile.
-	if _, err := io.WriteString(v.out, s); err != nil {
-		v.mu.err = fmt.Errorf("write progress: %w", err)
 	}
 }
 

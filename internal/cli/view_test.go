@@ -111,10 +111,12 @@ func (b *brokenPipe) Write([]byte) (int, error) {
 func TestViewOfABrokenPipe(t *testing.T) {
 	var out brokenPipe
 	v := newView(&out, func(string) string { return "" })
+	stopped := 0
+	v.broken = func() { stopped++ }
 	v.say("one")
 	v.say("two")
-	if out.writes != 1 || !errors.Is(v.failed(), errBroken) {
-		t.Errorf("%d writes and error %v, want 1 and %v", out.writes, v.failed(), errBroken)
+	if out.writes != 1 || stopped != 1 || !errors.Is(v.failed(), errBroken) {
+		t.Errorf("%d writes, told %d times, and error %v; want 1, 1 and %v", out.writes, stopped, v.failed(), errBroken)
 	}
 }
 
