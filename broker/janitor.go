@@ -5,8 +5,18 @@ import (
 	"time"
 )
 
-// tick is how often the janitor looks whether something is due.
-const tick = time.Second
+// tick is how often the janitor looks whether something is due: once a second,
+// unless a setting wants something more often.
+func (b *Broker) tick() time.Duration {
+	every := time.Second
+	for _, setting := range []string{
+		"offsets.retention.check.interval.ms", "log.retention.check.interval.ms", "log.cleaner.backoff.ms",
+		"transaction.abort.timed.out.transaction.cleanup.interval.ms",
+	} {
+		every = min(every, time.Duration(b.settings.number(setting))*time.Millisecond)
+	}
+	return max(every, 10*time.Millisecond)
+}
 
 // reclaimEvery is how often deleted data are looked for on disk: each time
 // makes the storage flush.
@@ -15,7 +25,7 @@ const reclaimEvery = time.Minute
 // clean does what is due with time, until stop: it ends transactions that have
 // timed out, drops what has expired, deletes by retention, and compacts.
 func (b *Broker) clean(stop chan struct{}) {
-	every := time.NewTicker(tick)
+	every := time.NewTicker(b.tick())
 	defer every.Stop()
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()

@@ -27,6 +27,7 @@ type kit struct {
 	ctx    context.Context
 	config Config
 	dir    string
+	child  *child // in place of the broker
 }
 
 // quiet is a broker on a disk in memory, for tests that look at neither.
@@ -71,11 +72,17 @@ func (k *kit) restart() {
 
 func (k *kit) client(opts ...kgo.Opt) *kgo.Client {
 	k.Helper()
-	c := k.Cluster()
-	cl, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(c.Brokers...), kgo.Dialer(c.Dial), kgo.MetadataMinAge(10 * time.Millisecond),
+	var where []kgo.Opt
+	if k.child != nil {
+		where = []kgo.Opt{kgo.SeedBrokers(k.child.addr)}
+	} else {
+		c := k.Cluster()
+		where = []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.Dialer(c.Dial)}
+	}
+	cl, err := kgo.NewClient(append(append(where, []kgo.Opt{
+		kgo.MetadataMinAge(10 * time.Millisecond),
 		kgo.DisableClientMetrics(), kgo.RetryTimeout(20 * time.Second),
-	}, opts...)...)
+	}...), opts...)...)
 	if err != nil {
 		k.Fatal(err)
 	}

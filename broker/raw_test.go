@@ -84,11 +84,9 @@ func (k *kit) produceRaw(cl *kgo.Client, id, topic string, partition int32, raw 
 	}
 	t := kmsg.NewProduceRequestTopic()
 	t.Topic = topic
-	k.mu.Lock()
-	if have := k.mu.topics[topic]; have != nil {
-		t.TopicID = have.id
+	if t.TopicID, err = k.topicID(cl, topic); err != nil {
+		return -1, err
 	}
-	k.mu.Unlock()
 	rp := kmsg.NewProduceRequestTopicPartition()
 	rp.Partition, rp.Records = partition, raw
 	t.Partitions = append(t.Partitions, rp)
@@ -185,4 +183,18 @@ func (k *kit) commitPlain(cl *kgo.Client, group, topic string, partition int32, 
 		return err
 	}
 	return kerr.ErrorForCode(resp.(*kmsg.OffsetCommitResponse).Topics[0].Partitions[0].ErrorCode)
+}
+
+// topicID asks for a topic's ID.
+func (k *kit) topicID(cl *kgo.Client, topic string) (id [16]byte, err error) {
+	req := kmsg.NewPtrMetadataRequest()
+	rt := kmsg.NewMetadataRequestTopic()
+	rt.Topic = kmsg.StringPtr(topic)
+	req.Topics = append(req.Topics, rt)
+	resp, err := cl.Request(k.ctx, req)
+	if err != nil {
+		return id, err
+	}
+	t := resp.(*kmsg.MetadataResponse).Topics[0]
+	return t.TopicID, kerr.ErrorForCode(t.ErrorCode)
 }
