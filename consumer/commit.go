@@ -14,10 +14,9 @@ import (
 
 // committer holds the buffers of the commit, which are used again.
 type committer struct {
-	records []kafka.Record
 	offsets []byte
 	meta    []byte
-	inputs  []changelog.Offset
+	inputs  []changelog.Offset // never the position's own
 }
 
 // commit makes what the open transaction holds visible: all of it, or, where
@@ -47,15 +46,14 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 		return &sealError{err}
 	}
 	part := r.s.changelogPartition()
-	recs := append(r.records[:0], r.handle.out...)
-	recs = append(recs, extra...)
+	recs := append(r.handle.out, extra...)
 	for _, c := range changes {
 		recs = append(recs, kafka.Record{Topic: part.Topic, Partition: part.Number, Key: c.Key, Value: c.Value})
 	}
 	offsets := r.nextOffsets()
 	r.offsets = changelog.AppendOffsets(r.offsets[:0], offsets)
 	recs = append(recs, kafka.Record{Topic: part.Topic, Partition: part.Number, Key: changelog.OffsetsKey, Value: r.offsets})
-	r.records = recs
+	r.handle.out = recs
 
 	invariants.Crash("commit-before")
 	// The coordinator gives up a transaction after its timeout; nothing is
@@ -63,7 +61,6 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	bounded, cancel := context.WithTimeout(ctx, 2*r.s.app.cfg.TransactionTimeout)
 	res, err := r.session.Commit(bounded, recs)
 	cancel()
-	clear(r.records)
 	if err != nil {
 		return err
 	}
@@ -73,6 +70,7 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	if !ok || next <= r.position.Next-1 {
 		return fmt.Errorf("commit of shard %s: the changelog's position went from %d to %d: %w", r.s.id, r.position.Next, next, kafka.ErrUnknownOutcome)
 	}
+	r.inputs = r.position.Offsets.Inputs // now, and not before, the buffers change places
 	r.position = changelog.Position{Changelog: r.position.Changelog, Next: next, Offsets: offsets, AtEnd: begun}
 	r.meta = changelog.AppendPosition(r.meta[:0], r.position)
 	if err := r.db.Apply(r.meta); err != nil {
@@ -90,8 +88,9 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	return nil
 }
 
-// nextOffsets returns the offsets that the open transaction commits. The
-// slice that it uses is used again by the commit after next.
+// nextOffsets returns the offsets that the open transaction commits, in a buffer
+// of their own: those of the position stay what was committed last, whatever
+// becomes of the transaction.
 func (r *incarnation) nextOffsets() changelog.Offsets {
 	old := r.position.Offsets
 	inputs := append(r.inputs[:0], old.Inputs...)
@@ -102,7 +101,7 @@ func (r *incarnation) nextOffsets() changelog.Offsets {
 			inputs[i].Next = next
 		}
 	}
-	r.inputs = old.Inputs // the buffers change places
+	r.inputs = inputs
 	return changelog.Offsets{Inputs: inputs, Partitions: old.Partitions}
 }
 
