@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 SOAKTIME ?= 2h
 
-.PHONY: help test plain race lint kafka kafka-stop kafka-test bench fuzz soak cover
+.PHONY: help test plain race lint kafka kafka-stop kafka-test bench microbench fuzz soak cover
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,7 +57,10 @@ kafka-test: ## the suites that run on a real Kafka too
 	@if [[ -z "$(KAFKA)" ]]; then echo "no package has tests for a real Kafka"; \
 	else scripts/kafka run -- $(GOTEST) -count=1 -p 1 -timeout 20m -tags $(TAGS) $(KAFKA); fi
 
-bench: ## all benchmarks
+bench: ## throughput and latency beside plain polling, on a real Kafka
+	@scripts/kafka run -- go run ./bench
+
+microbench: ## the benchmarks of the packages
 	@go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
 fuzz: ## each fuzz target for FUZZTIME
