@@ -78,12 +78,13 @@ func Run(ctx context.Context, cfg Config, consumers ...Consumer) error {
 func makeSets(application string, consumers []Consumer) ([]*set, error) {
 	var errs []error
 	byName := make(map[string]*set)
+	owner := make(map[string]int) // of a set: which of the consumers has it; they need not be comparable
 	seen := make(map[string]bool)
 	var sets []*set
 	if len(consumers) == 0 {
 		errs = append(errs, errors.New("there are no consumers"))
 	}
-	for _, c := range consumers {
+	for i, c := range consumers {
 		topics := c.Topics()
 		if len(topics) == 0 {
 			errs = append(errs, fmt.Errorf("consumer %T names no topics", c))
@@ -100,9 +101,9 @@ func makeSets(application string, consumers []Consumer) ([]*set, error) {
 					errs = append(errs, fmt.Errorf("set of topic %s: %w", d.Name(), err))
 				}
 				s = &set{name: d.Set(), consumer: c}
-				byName[d.Set()] = s
+				byName[d.Set()], owner[d.Set()] = s, i
 				sets = append(sets, s)
-			} else if s.consumer != c {
+			} else if owner[d.Set()] != i {
 				errs = append(errs, fmt.Errorf("set %s has topics of two consumers, %T and %T: one consumes all of a set", s.name, s.consumer, c))
 			}
 			s.topics = append(s.topics, d)

@@ -22,6 +22,17 @@ func tooLarge() string {
 	return string(noise)
 }
 
+// sendTogether publishes messages so that one fetch brings them all, and settles. A
+// decoy comes before them: the fetch that waits at the broker takes it.
+func sendTogether(c *consumertest.Cluster, msgs ...string) {
+	release := c.Hold("p1", "Fetch")
+	send(c, "decoy")
+	c.Advance(time.Second)
+	send(c, msgs...)
+	release()
+	c.Settle()
+}
+
 // A message whose output the broker refuses again and again is not passed by a
 // stop: the offsets that a refused commit would have written stay unwritten,
 // also in the local copy.
@@ -75,12 +86,9 @@ func TestGuiltFoundClearsTheOthers(t *testing.T) {
 				c := consumertest.Start(t, p, consumer.Config{OnFailure: consumer.Skip})
 				const rounds = 7
 				for range rounds {
-					release := c.Hold("p1", "Fetch")
-					send(c, "a", "bad", "b")
-					release()
-					c.Settle()
+					sendTogether(c, "a", "bad", "b")
 				}
-				checkExact(t, c, map[string]int{"a": rounds, "b": rounds})
+				checkExact(t, c, map[string]int{"a": rounds, "b": rounds, "decoy": rounds})
 				if got := c.Metric("p1", "pawl_dropped_total"); got != rounds {
 					t.Errorf("%v messages are counted as skipped, want %d", got, rounds)
 				}
@@ -109,11 +117,8 @@ func TestRoundsAreInARow(t *testing.T) {
 		want := make(map[string]int)
 		for range 6 {
 			for _, msgs := range [][]string{{"x", "y"}, {"a", "b", "c"}} {
-				release := c.Hold("p1", "Fetch")
-				send(c, msgs...)
-				release()
-				c.Settle()
-				for _, m := range msgs {
+				sendTogether(c, msgs...)
+				for _, m := range append(msgs, "decoy") {
 					want[m]++
 				}
 			}

@@ -170,9 +170,11 @@ func (r *incarnation) take(f fetched) error {
 	if r.pace.draining {
 		return nil // what is open is finished, and nothing more is begun
 	}
-	var missing *kafka.OffsetRangeError
-	switch {
-	case errors.As(f.err, &missing):
+	for _, err := range each(f.err) {
+		var missing *kafka.OffsetRangeError
+		if !errors.As(err, &missing) {
+			return fmt.Errorf("read the input of shard %s: %w", r.s.id, f.err)
+		}
 		next, err := r.outOfRange(missing, "the offset is out of range")
 		if err != nil {
 			return err
@@ -180,8 +182,6 @@ func (r *incarnation) take(f fetched) error {
 		r.session.Consume(r.s.description(missing.Partition.Topic), missing.Partition.Number, next)
 		// What was read before it may come with it.
 		f.batch.Parts = append(f.batch.Parts, kafka.FetchedPart{PartBatch: kafka.PartBatch{Partition: missing.Partition, Next: next, StableEnd: missing.End, HighWatermark: missing.End, LogStart: missing.Earliest}})
-	case f.err != nil:
-		return fmt.Errorf("read the input of shard %s: %w", r.s.id, f.err)
 	}
 	for _, p := range f.batch.Parts {
 		r.ends[p.Partition] = p.StableEnd
@@ -189,6 +189,18 @@ func (r *incarnation) take(f fetched) error {
 	r.backlog.push(f.batch)
 	r.s.observe(r)
 	return nil
+}
+
+// each returns the errors that were joined: of a fetch, one for each partition
+// that has one.
+func each(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
 }
 
 // consume gives the worker the next messages.
