@@ -307,15 +307,16 @@ func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.budget.Expect(len(owned))
-	suspects := a.group.suspects()
 	for id, s := range a.mu.shards {
-		switch {
-		case !owned[id]:
+		if !owned[id] {
 			s.stop()
-		case suspects[id]:
-			s.suspect()
 		}
 	}
+	a.group.suspects(func(id ShardID) {
+		if s := a.mu.shards[id]; s != nil && owned[id] {
+			s.suspect() // one that is not ours any more finishes what is open, and ends
+		}
+	})
 	for id := range owned {
 		if _, ok := a.mu.shards[id]; ok {
 			continue // also while an earlier life of it ends: removed comes back here
@@ -439,7 +440,9 @@ func (a *App) Ready() error {
 
 // View calls fn with a read-only transaction over the committed state of a
 // shard that runs in this process. The error matches [ErrNotHere] if it does
-// not, or if the last heartbeat is so old that it may run elsewhere by now.
+// not, or if it may run elsewhere by now: the last heartbeat is too old, or the
+// group is dividing the shards anew. Only where it returns nil is what fn has
+// read no older than anything that another process has committed.
 func (a *App) View(id ShardID, fn func(*store.Transaction) error) error {
 	a.mu.Lock()
 	s, group := a.mu.shards[id], a.group
@@ -447,10 +450,19 @@ func (a *App) View(id ShardID, fn func(*store.Transaction) error) error {
 	if s == nil || group == nil {
 		return fmt.Errorf("shard %s: %w", id, ErrNotHere)
 	}
-	if !group.fresh(id) {
-		return fmt.Errorf("shard %s: the last heartbeat is older than %v, or was: %w", id, a.cfg.SessionTimeout, ErrNotHere)
+	stale := func() error {
+		if group.fresh(id) {
+			return nil
+		}
+		return fmt.Errorf("shard %s: the last heartbeat is older than %v, or was, or the group divides the shards anew: %w", id, a.cfg.SessionTimeout, ErrNotHere)
 	}
-	return s.view(fn)
+	if err := stale(); err != nil {
+		return err
+	}
+	if err := s.view(fn); err != nil {
+		return err
+	}
+	return stale() // this process may have stood still in between
 }
 
 // share returns a shard's share of a budget in bytes: at least the one, and,

@@ -26,6 +26,7 @@ type group struct {
 	mu struct {
 		sync.Mutex
 		joined     bool
+		joining    bool // a join was sent, and its assignment has not come: shards may be others' already
 		assignment kafka.Assignment
 		changed    chan struct{} // closed at the next assignment
 		heartbeat  time.Time     // the last that was answered without an error
@@ -104,6 +105,12 @@ func (g *group) heartbeat(ctx context.Context) error {
 		return err
 	}
 	g.mu.Lock()
+	if g.mu.joining {
+		// It was answered for a generation that ends, or for one whose
+		// assignment is not known here yet.
+		g.mu.Unlock()
+		return kafka.ErrRebalancing
+	}
 	lapsed := !g.mu.heartbeat.IsZero() && time.Since(g.mu.heartbeat) >= g.app.cfg.SessionTimeout
 	if lapsed {
 		for id := range g.mu.owned {
@@ -143,7 +150,7 @@ func (g *group) assigned(a kafka.Assignment) {
 			g.mu.suspect[id] = true
 		}
 	}
-	g.mu.joined, g.mu.assignment, g.mu.owned = true, a, owned
+	g.mu.joined, g.mu.joining, g.mu.assignment, g.mu.owned = true, false, a, owned
 	close(g.mu.changed)
 	g.mu.changed = make(chan struct{})
 	g.mu.Unlock()
@@ -151,14 +158,16 @@ func (g *group) assigned(a kafka.Assignment) {
 	g.tell()
 }
 
-// suspects returns the shards that another process may have had since they
-// were last confirmed, and forgets them.
-func (g *group) suspects() map[ShardID]bool {
+// suspects tells of each shard that another process may have had since it was
+// last confirmed, and forgets them: at no time is neither the group nor the
+// shard in the know.
+func (g *group) suspects(tell func(ShardID)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	suspects := g.mu.suspect
-	g.mu.suspect = make(map[ShardID]bool)
-	return suspects
+	for id := range g.mu.suspect {
+		tell(id)
+	}
+	clear(g.mu.suspect)
 }
 
 // owned returns the shards that the last assignment gives to this process.
@@ -204,19 +213,20 @@ func (g *group) confirm(ctx context.Context, s *shard) error {
 }
 
 // ownedAt returns the last time at which the group is known to have counted
-// the shard as this process's.
+// the shard as this process's, no other having had it meanwhile.
 func (g *group) ownedAt(s *shard) (time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.mu.heartbeat, g.mu.owned[s.id] && !g.mu.heartbeat.IsZero()
+	return g.mu.heartbeat, g.mu.owned[s.id] && !g.mu.suspect[s.id] && !g.mu.heartbeat.IsZero()
 }
 
 // fresh says whether the shard can be asked: the last heartbeat is so young
 // that no other process can have been given it since, and none had it before.
+// While this process joins another generation, one may.
 func (g *group) fresh(id ShardID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.mu.owned[id] && !g.mu.suspect[id] && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
+	return g.mu.owned[id] && !g.mu.suspect[id] && !g.mu.joining && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
 }
 
 // advise commits the shards' offsets to the group, for the sake of tools that
@@ -268,8 +278,12 @@ func (g *group) leave(ctx context.Context) {
 	invariants.Crash("leave-after")
 }
 
-// metadata is what the leader of the group is told of this process.
+// metadata is what the leader of the group is told of this process. It is asked
+// for before each join.
 func (g *group) metadata() []byte {
+	g.mu.Lock()
+	g.mu.joining = true
+	g.mu.Unlock()
 	m := memberMetadata{V: metadataFormat, Formats: []int{changelog.Format}, Capacity: 1, Sets: make(map[string][]string), Shards: make(map[ShardID]warmth)}
 	for _, set := range g.app.sets {
 		for _, d := range set.topics {

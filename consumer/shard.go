@@ -86,10 +86,10 @@ func (s *shard) stop() {
 // nothing answers from a state that may be old.
 func (s *shard) suspect() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.mu.status.Phase == Running {
-		s.mu.status.Phase, s.mu.status.Reason = Failed, errSuspect.Error() // answers no query from here on
+		s.mu.status.Phase, s.mu.status.Reason = Failed, errSuspect.Error()
 	}
-	s.mu.Unlock()
 	select {
 	case s.suspected <- struct{}{}:
 	default:
@@ -327,12 +327,15 @@ func (s *shard) status() ShardStatus {
 	return st
 }
 
-// view calls fn with the committed state.
+// view calls fn with the committed state. It does not once the shard was told
+// to stop, or that another process may have had it: the incarnation that stands
+// here knows nothing of what that one did.
 func (s *shard) view(fn func(*store.Transaction) error) error {
 	s.mu.Lock()
 	r, phase := s.mu.current, s.mu.status.Phase
+	doubtful := s.mu.drained || len(s.suspected) > 0
 	s.mu.Unlock()
-	if r == nil || phase != Running {
+	if r == nil || phase != Running || doubtful {
 		return fmt.Errorf("shard %s is %s: %w", s.id, phase, ErrNotHere)
 	}
 	return r.handle.db.View(fn)
