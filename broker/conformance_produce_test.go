@@ -80,7 +80,6 @@ func TestConformUntouched(t *testing.T) {
 }
 
 func TestConformBadBatches(t *testing.T) {
-	deviates("kfake", "TestConformBadBatches", "it does not look into batches")
 	conform(t, func(s *suite) {
 		name, id := s.topic(1)
 		compacted, compactedID := s.topic(1, "cleanup.policy", "compact")
@@ -167,7 +166,6 @@ func TestConformIdempotence(t *testing.T) {
 }
 
 func TestConformSequencesWrap(t *testing.T) {
-	deviates("kfake", "TestConformSequencesWrap", "a producer it doesn't know must begin at sequence 0")
 	conform(t, func(s *suite) {
 		name, id := s.topic(1)
 		w := s.dial()
@@ -186,7 +184,6 @@ func TestConformSequencesWrap(t *testing.T) {
 }
 
 func TestConformLogAppendTime(t *testing.T) {
-	deviates("kfake", "TestConformLogAppendTime", "it has no append time")
 	conform(t, func(s *suite) {
 		name, id := s.topic(1, "message.timestamp.type", "LogAppendTime")
 		w := s.dial()
@@ -245,7 +242,6 @@ func TestConformListOffsets(t *testing.T) {
 }
 
 func TestConformDeleteRecords(t *testing.T) {
-	deviates("kfake", "TestConformDeleteRecords", "it refuses an offset below the start")
 	conform(t, func(s *suite) {
 		name, id := s.topic(1)
 		w := s.dial()

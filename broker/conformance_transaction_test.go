@@ -145,7 +145,6 @@ func (s *suite) wantRead(topic string, want ...string) {
 }
 
 func TestConformTransactionsV2(t *testing.T) {
-	deviates("kfake", "TestConformTransactionsV2", "it takes the commit of nothing")
 	conform(t, func(s *suite) {
 		name, _ := s.topic(1)
 		x := s.txn("x")
@@ -200,7 +199,6 @@ func TestConformTransactionsV1(t *testing.T) {
 }
 
 func TestConformEmptyTransactionV1(t *testing.T) {
-	deviates("kfake", "TestConformEmptyTransactionV1", "it takes the abort of nothing")
 	conform(t, func(s *suite) {
 		x := s.txn("x")
 		s.want("commit of nothing", x.end(4, true, false), kerr.InvalidTxnState)
@@ -213,7 +211,6 @@ func TestConformEmptyTransactionV1(t *testing.T) {
 }
 
 func TestConformFencing(t *testing.T) {
-	deviates("kfake", "TestConformFencing", "it gives a zombie that initialises itself a new epoch")
 	conform(t, func(s *suite) {
 		name, _ := s.topic(1)
 		other, _ := s.topic(1)
@@ -238,7 +235,6 @@ func TestConformFencing(t *testing.T) {
 }
 
 func TestConformInitProducer(t *testing.T) {
-	deviates("kfake", "TestConformInitProducer", "it raises the epoch again for the same request")
 	conform(t, func(s *suite) {
 		w := s.dial()
 		s.want("a timeout that is too long", s.initProducer(w, s.prefix+"x", -1, -1, 1<<30).ErrorCode, kerr.InvalidTransactionTimeout)
@@ -280,7 +276,6 @@ func (s *suite) offset(w *wire, group, topic string, stable bool) (offset int64,
 }
 
 func TestConformTransactionOffsets(t *testing.T) {
-	deviates("kfake", "TestConformTransactionOffsets", "a group is not there before its first offset is committed")
 	conform(t, func(s *suite) {
 		name, _ := s.topic(1)
 		group := s.prefix + "g"
@@ -337,7 +332,6 @@ func TestConformConcurrentTransactions(t *testing.T) {
 }
 
 func TestConformTransactionTimeout(t *testing.T) {
-	deviates("kfake", "TestConformTransactionTimeout", "a transaction of the second version of the protocol does not time out in this long")
 	conform(t, func(s *suite) {
 		name, _ := s.topic(1)
 		x := s.txn("x")
