@@ -256,8 +256,13 @@ func (a *App) work(ctx context.Context) error {
 	wg.Go(func() { a.group.beat(memberCtx) })
 	wg.Go(func() { a.watchTopics(memberCtx) })
 
-	advice := time.NewTicker(time.Second)
-	defer advice.Stop()
+	adviseCtx, endAdvice := context.WithCancel(memberCtx)
+	defer endAdvice()
+	advised := make(chan struct{})
+	go func() { // beside the loop, which must not wait for the coordinator
+		defer close(advised)
+		a.group.adviseUntil(adviseCtx)
+	}()
 	ended := make(chan *shard)
 	var err error
 	for done := false; !done; {
@@ -267,8 +272,6 @@ func (a *App) work(ctx context.Context) error {
 		case s := <-ended:
 			a.removed(s)
 			a.reconcile(hard, ended)
-		case <-advice.C:
-			a.group.advise(memberCtx)
 		case err = <-failed:
 			done = true
 		case <-ctx.Done():
@@ -276,6 +279,7 @@ func (a *App) work(ctx context.Context) error {
 		}
 	}
 	a.log.Info("draining")
+	over := time.Now().Add(a.cfg.DrainTimeout)
 	timer := time.AfterFunc(a.cfg.DrainTimeout, endHard)
 	defer timer.Stop()
 	shards := a.all()
@@ -285,9 +289,15 @@ func (a *App) work(ctx context.Context) error {
 	for range shards {
 		a.removed(<-ended)
 	}
+	endAdvice()
+	<-advised
 	if err == nil {
-		leave, cancel := context.WithTimeout(memberCtx, min(a.cfg.DrainTimeout, a.cfg.SessionTimeout))
-		a.group.advise(leave)
+		// Whatever the shards took, there is a moment left to say goodbye.
+		left := max(time.Until(over), a.cfg.DrainTimeout/10)
+		leave, cancel := context.WithTimeout(memberCtx, min(left, a.cfg.SessionTimeout))
+		last, cancelLast := context.WithTimeout(leave, min(left, a.cfg.SessionTimeout)/3)
+		a.group.advise(last, shards)
+		cancelLast()
 		if !a.cfg.KeepMembership {
 			a.group.leave(leave)
 		}

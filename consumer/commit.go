@@ -19,6 +19,11 @@ type committer struct {
 	inputs  []changelog.Offset // never the position's own
 }
 
+// commitPatience is how many transaction timeouts a commit is waited for. The
+// coordinator gives a transaction up after one; nothing is gained by waiting much
+// longer.
+const commitPatience = 2
+
 // commit makes what the open transaction holds visible: all of it, or, where
 // it returns an error, nothing of it that this incarnation knows of.
 //
@@ -56,9 +61,7 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	r.handle.out = recs
 
 	invariants.Crash("commit-before")
-	// The coordinator gives up a transaction after its timeout; nothing is
-	// gained by waiting for it much longer.
-	bounded, cancel := context.WithTimeout(ctx, 2*r.s.app.cfg.TransactionTimeout)
+	bounded, cancel := context.WithTimeout(ctx, commitPatience*r.s.app.cfg.TransactionTimeout)
 	res, err := r.session.Commit(bounded, recs)
 	cancel()
 	if err != nil {

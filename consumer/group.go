@@ -229,26 +229,40 @@ func (g *group) fresh(id ShardID) bool {
 	return g.mu.owned[id] && !g.mu.suspect[id] && !g.mu.joining && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
 }
 
+// adviseInterval is how often the group is advised, at most.
+const adviseInterval = time.Second
+
+// adviseUntil advises the group now and then, until ctx ends.
+func (g *group) adviseUntil(ctx context.Context) {
+	t := time.NewTicker(adviseInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			g.advise(ctx, g.app.all())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // advise commits the shards' offsets to the group, for the sake of tools that
 // show lag. It is never read to decide where to go on, and a refusal means
 // nothing. What is read of it is that there was state (see checkStateLost).
-func (g *group) advise(ctx context.Context) {
+func (g *group) advise(ctx context.Context, shards []*shard) {
 	offsets := make(map[topic.Partition]kafka.Committed)
 	g.mu.Lock()
-	joined := g.mu.joined
+	joined, owned := g.mu.joined, g.mu.owned
 	g.mu.Unlock()
 	if !joined {
 		return
 	}
-	for _, s := range g.app.all() {
-		s.mu.Lock()
-		st, r := s.mu.status, s.mu.current
-		s.mu.Unlock()
-		if r == nil || st.Phase != Running {
-			continue
+	for _, s := range shards {
+		if !owned[s.id] {
+			continue // its new owner knows better
 		}
-		advice := appendAdvice(r.changelogID, r.partitions)
-		for p, next := range st.Offsets {
+		committed, advice := s.advice()
+		for p, next := range committed {
 			c := kafka.Committed{Offset: next, Metadata: advice}
 			if g.sent[p] != c {
 				offsets[p] = c

@@ -61,10 +61,7 @@ func (r *incarnation) openLoop(life context.Context) {
 	r.inputLimit = int(limit)
 	r.worker = newWorker(r.handle, s.set.consumer, limit)
 	r.workerDone = make(chan struct{})
-	go func() {
-		defer close(r.workerDone)
-		r.worker.run()
-	}()
+	r.worker.start(r.workerDone)
 
 	for _, d := range s.set.topics {
 		r.session.Consume(d, s.partition, positions[topic.Partition{Topic: d.Name(), Number: s.partition}])
@@ -90,7 +87,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 	defer chores.Stop()
 	for {
 		r.fetch()
-		r.pace.queued = r.backlog.queued
+		r.pace.queued, r.pace.behind = r.backlog.queued, r.behind()
 		act, until := r.pace.step(time.Now())
 		switch act {
 		case actStop:
@@ -357,11 +354,15 @@ func (r *incarnation) stopUserCode(ctx context.Context) {
 	if r.pace.working {
 		select {
 		case <-r.worker.results:
-			r.pace.working = false
 		case <-ctx.Done():
-			r.abandon("the call did not return in time")
-			return
+			select {
+			case <-r.worker.results: // in time, as it turns out
+			default:
+				r.abandon("the call did not return in time")
+				return
+			}
 		}
+		r.pace.working = false
 	}
 	if r.inited {
 		r.inited = false
@@ -390,6 +391,7 @@ func (r *incarnation) abandon(why string) {
 	s, db, worker := r.s, r.db, r.worker
 	b := worker.busy(0)
 	r.log.Error("user code is abandoned: "+why, "call", b)
+	s.note("user code is abandoned, and still runs: " + why)
 	s.app.metrics.abandoned.Inc()
 	close(worker.calls)
 	done := r.workerDone
@@ -410,6 +412,17 @@ func stack(err error) string {
 		return string(p.Stack)
 	}
 	return ""
+}
+
+// behind says whether there are messages on the broker that are not consumed,
+// as far as was heard.
+func (r *incarnation) behind() bool {
+	for p, end := range r.ends {
+		if r.backlog.positions[p] < end {
+			return true
+		}
+	}
+	return false
 }
 
 // lag returns how many messages are not consumed, up to the last stable

@@ -31,11 +31,14 @@ type shard struct {
 
 	suspected chan struct{} // has room for one
 
+	hard <-chan struct{} // closed when the time to stop is over; live's, and what it calls
+
 	mu struct {
 		sync.Mutex
 		status   ShardStatus
 		current  *incarnation // for its worker and its database
 		diskFull string       // what waits for space on the disk
+		advice   string       // what goes with its offsets to the group, once it has run
 		drained  bool
 	}
 	wait sync.WaitGroup // abandoned user code
@@ -146,14 +149,21 @@ func next(phase Phase, stopping bool, err error) Phase {
 }
 
 // live runs the shard until it is stopped, or not this process's any more. It
-// returns when everything it started has stopped. hard ends when the time to
-// stop is over.
-func (s *shard) live(hard context.Context) {
+// returns when everything it started has stopped. The time to stop is over when
+// ends ends, and DrainTimeout after the shard was told to.
+func (s *shard) live(ends context.Context) {
 	defer close(s.ended)
+	hard, end := context.WithCancel(ends)
+	defer end()
+	s.hard = hard.Done()
 	// What is not running yet has nothing to finish: it ends with the drain.
 	early, cancel := context.WithCancelCause(hard)
 	defer cancel(nil)
-	stopEarly := context.AfterFunc(drainContext{s.drain}, func() { cancel(errStopping) })
+	stopEarly := context.AfterFunc(drainContext{s.drain}, func() {
+		cancel(errStopping)
+		deadline := time.AfterFunc(s.app.cfg.DrainTimeout, end)
+		context.AfterFunc(hard, func() { deadline.Stop() })
+	})
 	defer stopEarly()
 
 	var r *incarnation
@@ -181,12 +191,12 @@ func (s *shard) live(hard context.Context) {
 		}
 		after := next(phase, s.stopping(), err)
 		if r != nil && (after == Failed || after == Stopped) {
-			if releaseErr := r.releaseWithin(s.deadline(hard)); releaseErr != nil {
+			if releaseErr := r.releaseWithin(hard); releaseErr != nil {
 				s.log.Error("release", "error", releaseErr)
 				err = errors.Join(err, releaseErr)
 			}
 			r = nil
-			s.awaitAbandoned(hard)
+			s.awaitAbandoned(ends)
 		}
 		s.enter(phase, after, err)
 		phase = after
@@ -200,10 +210,6 @@ func (s *shard) trust() {
 	default:
 	}
 }
-
-// deadline returns the context that bounds the release: without limit while
-// the shard is not told to stop.
-func (s *shard) deadline(hard context.Context) context.Context { return hard }
 
 // finish commits what is open, or gives it up, when the shard is to stop. If
 // user code takes half of the time there is, its context is ended.
@@ -301,8 +307,20 @@ func (s *shard) observe(r *incarnation) {
 func (s *shard) attach(r *incarnation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.current = r
+	s.mu.current, s.mu.advice = r, appendAdvice(r.changelogID, r.partitions)
 	s.mu.status.Offsets, s.mu.status.Changelog = maps.Clone(r.backlog.committed), r.position.Next
+}
+
+// advice returns the committed offsets of the shard and what goes with them to the
+// group: nothing before it runs.
+func (s *shard) advice() (map[topic.Partition]int64, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.mu.status
+	if s.mu.advice == "" || st.Phase != Running && st.Phase != Stopped {
+		return nil, ""
+	}
+	return st.Offsets, s.mu.advice
 }
 
 func (s *shard) detach(r *incarnation) {
@@ -368,9 +386,10 @@ func (s *shard) discard(kind, why string) error {
 }
 
 // awaitAbandoned waits until user code that was abandoned has returned, since
-// the database is open until then. When the time to stop is over it is waited
-// for no longer: the process ends, and with it what holds the database.
-func (s *shard) awaitAbandoned(hard context.Context) {
+// the database is open until then. When the time for the process to stop is over
+// it is waited for no longer: the process ends, and with it what holds the
+// database.
+func (s *shard) awaitAbandoned(ends context.Context) {
 	returned := make(chan struct{})
 	go func() {
 		s.wait.Wait()
@@ -378,7 +397,7 @@ func (s *shard) awaitAbandoned(hard context.Context) {
 	}()
 	select {
 	case <-returned:
-	case <-hard.Done():
+	case <-ends.Done():
 	}
 }
 

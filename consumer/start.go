@@ -167,6 +167,7 @@ func (r *incarnation) openDatabase() error {
 	db, err := store.Open(store.Config{
 		Dir: s.dir(), Options: options, Budget: s.app.budget, Logger: r.log,
 		OnDiskFull: s.diskFull,
+		Interrupt:  s.hard, // what waits for space then is in the changelog too
 		OnFatal: func(err error) {
 			select {
 			case r.dbFatal <- err:
@@ -421,6 +422,8 @@ func (r *incarnation) resolve(ctx context.Context) error {
 		return nil
 	}
 	part := s.changelogPartition()
+	ctx, cancel := context.WithTimeout(ctx, commitPatience*s.app.cfg.TransactionTimeout)
+	defer cancel()
 	res, err := r.session.Commit(ctx, []kafka.Record{{Topic: part.Topic, Partition: part.Number, Key: changelog.OffsetsKey, Value: changelog.AppendOffsets(nil, r.position.Offsets)}})
 	if err != nil {
 		return fmt.Errorf("commit the first offsets to %s: %w", part, err)

@@ -20,6 +20,7 @@ type pace struct {
 
 	// What the owner tells.
 	queued   int       // messages fetched and not consumed
+	behind   bool      // there are more on the broker, up to the last stable offset
 	consumed int       // messages in the open transaction
 	opened   time.Time // when its first message was given to Consume
 	full     bool      // a limit in bytes was reached
@@ -69,11 +70,13 @@ func (p *pace) step(now time.Time) (action, time.Time) {
 	switch {
 	case p.draining:
 		return actCommit, time.Time{}
-	case p.full, p.alone > 0, p.queued == 0, p.consumed >= p.maxMessages, !now.Before(p.opened.Add(p.interval)):
+	case p.full, p.alone > 0, p.queued == 0 && !p.behind, p.consumed >= p.maxMessages, !now.Before(p.opened.Add(p.interval)):
 		if now.Before(p.resume) {
 			return actWait, p.resume
 		}
 		return actCommit, time.Time{}
+	case p.queued == 0: // more is on its way
+		return actWait, p.opened.Add(p.interval)
 	}
 	return actConsume, time.Time{}
 }

@@ -26,6 +26,8 @@ func TestStep(t *testing.T) {
 		{"the input ran dry", base(func(p *pace) { p.consumed, p.opened = 5, now }), actCommit, time.Time{}},
 		{"dry, but in the pause", base(func(p *pace) { p.consumed, p.opened, p.resume = 5, now, ms(3) }), actWait, ms(3)},
 		{"more came in the pause", base(func(p *pace) { p.consumed, p.queued, p.opened, p.resume = 5, 2, now, ms(3) }), actConsume, time.Time{}},
+		{"more is on its way", base(func(p *pace) { p.consumed, p.opened, p.behind = 5, ms(-10), true }), actWait, ms(90)},
+		{"more is on its way, but the interval has passed", base(func(p *pace) { p.consumed, p.opened, p.behind = 5, ms(-100), true }), actCommit, time.Time{}},
 		{"under load", base(func(p *pace) { p.consumed, p.queued, p.opened = 5, 50, ms(-99) }), actConsume, time.Time{}},
 		{"the interval has passed", base(func(p *pace) { p.consumed, p.queued, p.opened = 5, 50, ms(-100) }), actCommit, time.Time{}},
 		{"full", base(func(p *pace) { p.consumed, p.queued, p.opened, p.full = 5, 50, now, true }), actCommit, time.Time{}},
@@ -83,6 +85,7 @@ func TestPaceProperty(t *testing.T) {
 			if !p.draining {
 				p.queued += rapid.IntRange(0, 5).Draw(t, "fetched")
 			}
+			p.behind = rapid.Bool().Draw(t, "behind")
 			act, until := p.step(now)
 			switch act {
 			case actStop:

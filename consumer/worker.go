@@ -54,6 +54,24 @@ func newWorker(h *handle, c Consumer, limit int64) *worker {
 	return &worker{h: h, consumer: c, limit: limit, calls: make(chan call), results: make(chan result, 1)}
 }
 
+// start makes the calls, on a goroutine of its own, until calls is closed. Then it
+// closes ended.
+func (w *worker) start(ended chan<- struct{}) {
+	go func() {
+		returned := false
+		defer func() {
+			if !returned {
+				// User code has ended the goroutine, and made it say so: see do.
+				w.start(ended)
+				return
+			}
+			close(ended)
+		}()
+		w.run()
+		returned = true
+	}()
+}
+
 // run makes the calls until calls is closed.
 func (w *worker) run() {
 	w.mu.Lock()
@@ -64,27 +82,37 @@ func (w *worker) run() {
 		w.mu.Lock()
 		w.mu.current, w.mu.since, w.mu.seen = &c, time.Now(), 0
 		w.mu.Unlock()
-		r := w.do(c)
+		w.answer(c)
+	}
+}
+
+// answer makes one call and hands on its result, also if user code ends the
+// goroutine, as runtime.Goexit and t.FailNow do.
+func (w *worker) answer(c call) {
+	r := result{err: &PanicError{Value: "the call ended its goroutine (runtime.Goexit)"}}
+	defer func() {
 		r.name = c.name
 		w.mu.Lock()
 		w.mu.current = nil
 		w.mu.Unlock()
 		w.results <- r
-	}
+	}()
+	w.do(c, &r)
 }
 
-func (w *worker) do(c call) (r result) {
+func (w *worker) do(c call, r *result) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 		w.h.publishing.Store(false)
 	}()
+	var err error
 	switch c.name {
 	case callInit:
 		w.h.publishing.Store(false)
 		if i, ok := w.consumer.(ShardIniter); ok {
-			r.err = i.InitShard(w.h)
+			err = i.InitShard(w.h)
 		}
 	case callHalt:
 		if i, ok := w.consumer.(ShardHalter); ok {
@@ -92,14 +120,14 @@ func (w *worker) do(c call) (r result) {
 		}
 	case callFlush:
 		w.h.publishing.Store(true)
-		if r.err = w.consumer.Flush(w.h, w.h.publisher); r.err == nil {
-			r.err = w.h.tx.Err()
+		if err = w.consumer.Flush(w.h, w.h.publisher); err == nil {
+			err = w.h.tx.Err()
 		}
 	case callConsume:
 		w.h.publishing.Store(true)
-		w.consume(c.msgs, &r)
+		err = w.consume(c.msgs, r)
 	}
-	return r
+	r.err = err
 }
 
 const (
@@ -111,26 +139,27 @@ const (
 
 // consume gives the messages to Consume, until one fails, the transaction is
 // full, or the owner asks for a return.
-func (w *worker) consume(msgs kafka.Messages, r *result) {
+func (w *worker) consume(msgs kafka.Messages, r *result) error {
 	h, tx := w.h, w.h.tx
 	for i := range msgs.Len() {
 		w.index.Store(int64(i))
 		e := msgs.At(i)
-		if r.err = w.consumer.Consume(e, h, h.publisher); r.err != nil {
-			return
+		if err := w.consumer.Consume(e, h, h.publisher); err != nil {
+			return err
 		}
-		if r.err = tx.Err(); r.err != nil {
-			return
+		if err := tx.Err(); err != nil {
+			return err
 		}
 		r.n++
 		if tx.Size()+h.outBytes >= w.limit {
 			r.full = true
-			return
+			return nil
 		}
 		if w.yield.Load() {
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
 // busy says what runs, or returns nil.
