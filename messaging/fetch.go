@@ -42,6 +42,7 @@ const (
 )
 
 const (
+	fetchWait   = 250 * time.Millisecond // which a partition waits for that is begun or resumed
 	pollMax     = 10_000
 	reReadAfter = time.Second // after a partition could not be read
 )

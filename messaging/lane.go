@@ -33,19 +33,24 @@ type laneItem struct {
 
 // insert adds a message that was read. It returns false for a copy that does
 // not count: the message is further on, or at hand already. One that was
-// written to a delay topic may be read there before the write is confirmed.
-func (l *lane) insert(d *delivery) bool {
+// written to a delay topic may be read there before the write is confirmed; or
+// one that an owner before has written there after it had lost the partition.
+// void is a copy that was at hand and no longer counts.
+func (l *lane) insert(d *delivery) (ok bool, void *delivery) {
 	i, found := l.search(d.order)
 	if !found {
 		l.items = slices.Insert(l.items, i, laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d})
-		return true
+		return true, nil
 	}
 	it := &l.items[i]
 	if d.hop < it.hop || d.hop == it.hop && it.d != nil {
-		return false
+		return false, nil
+	}
+	if it.d != nil && it.d != l.active && !it.moving {
+		void = it.d
 	}
 	*it = laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d}
-	return true
+	return true, void
 }
 
 // expect takes note of a message that is known to be in a delay topic.

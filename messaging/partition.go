@@ -159,6 +159,9 @@ func (p *partition) tick() time.Time {
 
 // dueLocked takes up a message whose time has come.
 func (p *partition) dueLocked(d *delivery) {
+	if d.state.Load() != pending {
+		return // it no longer counts
+	}
 	d.due = time.Time{}
 	if d.lane == nil || d.lane.active == d {
 		p.readyLocked(d) // again, in place; its lane waits for it
@@ -297,9 +300,15 @@ func (p *partition) arriveLocked(d *delivery) {
 		d.hash = maphash.Bytes(keySeed, d.key)
 	}
 	l := p.laneLocked(d.hash)
-	if !l.insert(d) {
+	ok, void := l.insert(d)
+	if !ok {
 		p.settleLocked(d) // a copy that does not count
 		return
+	}
+	if void != nil {
+		void.lane = nil
+		void.state.Store(settled)
+		p.settleLocked(void)
 	}
 	d.lane = l
 	if !d.due.IsZero() {

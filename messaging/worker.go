@@ -40,7 +40,7 @@ type Worker struct {
 	settledAll  chan struct{} // has room for one: a drain may have nothing to wait for
 	fatal       chan error    // has room for one
 
-	commitMu sync.Mutex // one commit at a time, so that offsets never go backwards
+	committing chan struct{} // holds one while a commit runs: one at a time, so that offsets never go backwards
 
 	mu struct {
 		sync.Mutex
@@ -105,6 +105,7 @@ func newWorker(cfg Config, h Handler, b BatchHandler) (*Worker, error) {
 	w := &Worker{
 		cfg: cfg, group: Group(cfg.Application, cfg.Consumer), handler: h, batch: b,
 		assignments: make(chan struct{}, 1), released: make(chan *partition), settledAll: make(chan struct{}, 1), fatal: make(chan error, 1),
+		committing: make(chan struct{}, 1),
 	}
 	w.log = cfg.Logger.With("group", w.group)
 	w.mu.partitions = make(map[int32]*partition)
@@ -182,7 +183,7 @@ func (w *Worker) connect() (err error) {
 			return err
 		}
 	}
-	if w.fetch.reader, err = kafka.NewReader(kc, kafka.ReaderConfig{Committed: true}); err != nil {
+	if w.fetch.reader, err = kafka.NewReader(kc, kafka.ReaderConfig{Committed: true, MaxWait: fetchWait}); err != nil {
 		return err
 	}
 	w.member, err = kafka.NewMember(kc, kafka.MemberConfig{
@@ -499,8 +500,12 @@ func (w *Worker) isMember(ps []*partition) bool {
 // commit commits what is settled of partitions. clean says that they were
 // drained.
 func (w *Worker) commit(ctx context.Context, clean bool, ps ...*partition) error {
-	w.commitMu.Lock()
-	defer w.commitMu.Unlock()
+	select {
+	case w.committing <- struct{}{}:
+		defer func() { <-w.committing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	byMember := make(map[string]map[topic.Partition]kafka.Committed)
 	for _, p := range ps {
 		offsets := byMember[p.memberID]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/pawlstream/pawl/topic"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -14,6 +15,10 @@ import (
 // ReaderConfig says what a reader sees.
 type ReaderConfig struct {
 	Committed bool // only what is committed, or was not written in a transaction
+
+	// MaxWait is how long a broker holds a fetch that finds nothing. A
+	// partition that is begun or resumed meanwhile waits for that. 0: 5 s.
+	MaxWait time.Duration
 }
 
 // Reader reads partitions without a group and without transactions.
@@ -30,7 +35,11 @@ func NewReader(cfg Config, rc ReaderConfig) (*Reader, error) {
 		level = kgo.ReadCommitted()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cl, err := cfg.newClient(ctx, append(readOptions(0, 0), kgo.FetchIsolationLevel(level))...)
+	opts := append(readOptions(0, 0), kgo.FetchIsolationLevel(level))
+	if rc.MaxWait > 0 {
+		opts = append(opts, kgo.FetchMaxWait(rc.MaxWait))
+	}
+	cl, err := cfg.newClient(ctx, opts...)
 	if err != nil {
 		cancel()
 		return nil, err
