@@ -190,8 +190,12 @@ func (c *connection) write(ctx context.Context, answers <-chan sending) {
 			err = ErrClosed
 		}
 		if err == nil && !s.answer.silent {
-			buf = appendResponse(buf[:0], s.frame, s.answer.resp)
-			err = c.send(buf)
+			if f, ok := s.answer.resp.(*fetched); ok {
+				buf, err = c.sendFetched(buf, s.frame, f)
+			} else {
+				buf = appendResponse(buf[:0], s.frame, s.answer.resp)
+				err = c.send(buf)
+			}
 			if cap(buf) > 1<<20 {
 				buf = nil
 			}
@@ -227,6 +231,45 @@ func appendResponse(dst []byte, f *frame, resp kmsg.Response) []byte {
 	dst = resp.AppendTo(dst)
 	binary.BigEndian.PutUint32(dst, uint32(len(dst)-4))
 	return dst
+}
+
+// sendFetched sends the answer to a fetch, records and what is between them in
+// turn.
+func (c *connection) sendFetched(buf []byte, f *frame, resp *fetched) ([]byte, error) {
+	var err error
+	size := 0
+	count := func(dst []byte, b *blocks) []byte {
+		size += len(dst) + int(b.size)
+		return dst[:0]
+	}
+	begin := func() []byte {
+		dst := binary.BigEndian.AppendUint32(append(buf[:0], 0, 0, 0, 0), uint32(f.correlation))
+		if resp.IsFlexible() {
+			dst = append(dst, 0)
+		}
+		return dst
+	}
+	size += len(resp.encode(begin(), count)) - 4
+	buf = begin()
+	binary.BigEndian.PutUint32(buf, uint32(size))
+	buf = resp.encode(buf, func(dst []byte, b *blocks) []byte {
+		if len(b.pieces) == 0 {
+			return dst
+		}
+		if err == nil {
+			err = c.send(dst)
+		}
+		for _, p := range b.pieces {
+			if err == nil {
+				err = c.send(p)
+			}
+		}
+		return dst[:0]
+	})
+	if err == nil {
+		err = c.send(buf)
+	}
+	return buf, err
 }
 
 // send writes an answer, piece by piece, so that a client that takes them slowly

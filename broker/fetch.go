@@ -13,34 +13,43 @@ import (
 
 // reading is what a fetch reads of one partition.
 type reading struct {
-	resp   *kmsg.FetchResponseTopicPartition
-	p      *partition // nil if there is an error
-	offset int64
-	max    int64 // bytes
-	end    int64 // up to where, of this try
-	aborts bool  // there may be aborted transactions at or above offset
+	resp    *kmsg.FetchResponseTopicPartition
+	records *blocks
+	p       *partition // nil if there is an error
+	offset  int64
+	max     int64 // bytes
+	end     int64 // up to where, of this try
+	aborts  bool  // there may be aborted transactions at or above offset
 }
 
 // fetch waits until there is enough, or time is up. It runs on the connection's
 // writer, so that its reader notices a client that goes.
 func (b *Broker) fetch(_ *connection, req *kmsg.FetchRequest) answer {
 	return answer{wait: func(ctx context.Context) answer {
-		resp, size, err := b.fetchWithin(ctx, req)
+		f, err := b.fetchWithin(ctx, req)
 		if err != nil {
 			return answer{}
 		}
-		return answer{resp: resp, release: func() { b.answers.give(2 * size) }}
+		return answer{resp: f, release: func() {
+			b.answers.give(f.size())
+			f.release()
+		}}
 	}}
 }
 
-// fetchWithin returns the answer and how many bytes of records it holds, twice
-// which are taken from the budget.
-func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (resp *kmsg.FetchResponse, size int64, err error) {
-	resp = req.ResponseKind().(*kmsg.FetchResponse)
+// fetchWithin returns the answer, whose records are taken from the budget.
+func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (_ *fetched, err error) {
+	resp := req.ResponseKind().(*kmsg.FetchResponse)
+	f := &fetched{FetchResponse: resp}
+	defer func() {
+		if err != nil {
+			f.release()
+		}
+	}()
 	if req.SessionID != 0 {
 		// Sessions are declined: a client that is told 0 sends whole requests.
 		resp.ErrorCode = kerr.FetchSessionIDNotFound.Code
-		return resp, 0, nil
+		return f, nil
 	}
 	committed := req.IsolationLevel == 1
 	w := newWaiter()
@@ -59,7 +68,6 @@ func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (resp 
 			fp, rp := &ft.Partitions[j], &rt.Partitions[j]
 			*rp = kmsg.NewFetchResponseTopicPartition()
 			rp.Partition, rp.HighWatermark, rp.LastStableOffset, rp.LogStartOffset = fp.Partition, -1, -1, -1
-			rp.RecordBatches = []byte{}
 			r := reading{resp: rp, offset: fp.FetchOffset, max: int64(fp.PartitionMaxBytes)}
 			switch {
 			case t == nil && req.Version >= 13:
@@ -77,6 +85,10 @@ func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (resp 
 		}
 	}
 	b.mu.Unlock()
+	f.records = make([]blocks, len(all))
+	for i := range all {
+		all[i].records = &f.records[i]
+	}
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -99,29 +111,30 @@ func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (resp 
 		if ready || last {
 			size, err := b.readAll(ctx, all, limit, committed)
 			if err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			for _, r := range all {
 				failed = failed || r.resp.ErrorCode != 0
 			}
 			if failed || last || size >= int64(req.MinBytes) {
-				return resp, size, nil
+				return f, nil
 			}
-			b.answers.give(2 * size) // read again when there is more
+			b.answers.give(f.size()) // read again when there is more
+			f.release()
 			for _, r := range all {
-				r.resp.RecordBatches, r.resp.AbortedTransactions = []byte{}, nil
+				r.resp.AbortedTransactions = nil
 			}
 		} else if failed {
-			return resp, 0, nil
+			return f, nil
 		}
 		select {
 		case <-w.wake:
 		case <-timer.C:
 			last = true
 		case <-ctx.Done():
-			return nil, 0, ctx.Err()
+			return nil, ctx.Err()
 		case <-b.dead:
-			return nil, 0, b.Err()
+			return nil, b.Err()
 		}
 	}
 }
@@ -177,7 +190,7 @@ func (b *Broker) readAll(ctx context.Context, all []reading, limit int64, commit
 			err = b.readAborted(r, last)
 		}
 		if err != nil {
-			b.answers.give(2 * size)
+			b.answers.give(size)
 			return 0, err
 		}
 	}
@@ -205,19 +218,15 @@ func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, fir
 		if size+n > limit && (size > 0 || !first) {
 			break
 		}
-		// An answer is twice in memory: as it is read, and as it is sent.
 		if size == 0 && first {
-			err = b.answers.take(ctx, 2*n)
-		} else if !b.answers.try(2 * n) {
+			err = b.answers.take(ctx, n)
+		} else if !b.answers.try(n) {
 			break
 		}
 		if err != nil {
 			return size, last, err
 		}
-		if size == 0 && n < limit {
-			r.resp.RecordBatches = make([]byte, 0, min(limit, max(n, 64<<10)))
-		}
-		r.resp.RecordBatches = append(r.resp.RecordBatches, val...)
+		r.records.append(val)
 		size += n
 		if _, last, err = partOfKey(it.Key()); err != nil {
 			b.readFailed(r, err)
@@ -264,7 +273,8 @@ func (b *Broker) readAborted(r *reading, last int64) (err error) {
 		}
 		if err != nil {
 			b.readFailed(r, err)
-			r.resp.RecordBatches = []byte{}
+			b.answers.give(r.records.size)
+			r.records.release() // they can't be read without
 			return nil
 		}
 	}

@@ -100,6 +100,9 @@ func (c *connection) readFrame(ctx context.Context) (f *frame, err error) {
 	return f, f.decode(body)
 }
 
+// wholeMax is how big a request is read at once, if there is memory for it.
+const wholeMax = 8 << 20
+
 // readBody reads the rest of a request, a piece at a time, each taken from the
 // budget before.
 func (c *connection) readBody(ctx context.Context, f *frame, size int64) ([]byte, error) {
@@ -107,6 +110,12 @@ func (c *connection) readBody(ctx context.Context, f *frame, size int64) ([]byte
 	each := int64(1)
 	if f.key != int16(kmsg.Produce) {
 		each = decodingWeight
+	}
+	if n := size * each; size <= wholeMax && f.weight+n <= c.b.requests.total && c.b.requests.try(n) {
+		f.weight += n
+		body := make([]byte, size)
+		_, err := io.ReadFull(c.in, body)
+		return body, err
 	}
 	body := make([]byte, 0, min(size, piece))
 	for size > 0 {

@@ -1,0 +1,235 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A benched is a broker of some kind that a benchmark runs on.
+type benched struct {
+	name string
+	opts []kgo.Opt
+	stop func()
+	disk func() int64 // what it has written, if that is known
+}
+
+func benchBroker(b *testing.B, name string, c Config) benched {
+	c.Logger = slog.New(slog.DiscardHandler)
+	br, err := Open(b.TempDir(), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cl := br.Cluster()
+	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(cl.Brokers...), kgo.Dialer(cl.Dial)}, stop: func() {
+		if err := br.Close(); err != nil {
+			b.Error(err)
+		}
+	}}
+}
+
+func benchTCP(b *testing.B, name string, c Config) benched {
+	c.Logger, c.Listen = slog.New(slog.DiscardHandler), "127.0.0.1:0"
+	br, err := Open(b.TempDir(), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(br.Addr())}, stop: func() {
+		if err := br.Close(); err != nil {
+			b.Error(err)
+		}
+	}}
+}
+
+func benchKfake(b *testing.B, name string, opts ...kfake.Opt) benched {
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...)}, stop: c.Close}
+}
+
+func benchKafka() (benched, bool) {
+	addr := os.Getenv("PAWL_TEST_KAFKA")
+	return benched{name: "kafka", opts: []kgo.Opt{kgo.SeedBrokers(strings.Split(addr, ",")...)}, stop: func() {}}, addr != ""
+}
+
+func (t benched) client(b *testing.B, opts ...kgo.Opt) *kgo.Client {
+	cl, err := kgo.NewClient(append(append([]kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics(), kgo.ProducerBatchCompression(kgo.NoCompression())}, t.opts...), opts...)...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return cl
+}
+
+func (t benched) topic(b *testing.B, partitions int32) string {
+	cl := t.client(b)
+	defer cl.Close()
+	name := fmt.Sprintf("bench-%d", rand.Uint64())
+	if _, err := kadm.NewClient(cl).CreateTopic(context.Background(), partitions, 1, nil, name); err != nil {
+		b.Fatal(err)
+	}
+	return name
+}
+
+func random(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(rand.Uint32())
+	}
+	return p
+}
+
+// 32 producers, each of which waits for its message to be acked before it sends
+// the next one: what sharing syncs is about.
+func BenchmarkAcked32(b *testing.B) {
+	for _, start := range []func(b *testing.B) (benched, bool){
+		func(b *testing.B) (benched, bool) { return benchBroker(b, "synced", Config{}), true },
+		func(b *testing.B) (benched, bool) { return benchBroker(b, "unsynced", Config{Unsynced: true}), true },
+		func(b *testing.B) (benched, bool) {
+			return benchKfake(b, "kfake-sync", kfake.DataDir(b.TempDir()), kfake.SyncWrites()), true
+		},
+		func(*testing.B) (benched, bool) { return benchKafka() },
+	} {
+		t, ok := start(b)
+		if !ok {
+			continue
+		}
+		b.Run(t.name, func(b *testing.B) {
+			const producers = 32
+			name := t.topic(b, producers)
+			value := random(1024)
+			var clients []*kgo.Client
+			for range producers {
+				cl := t.client(b, kgo.ProducerLinger(0))
+				defer cl.Close()
+				clients = append(clients, cl)
+			}
+			b.SetBytes(1024)
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for i, cl := range clients {
+				wg.Go(func() {
+					for left.Add(-1) >= 0 {
+						if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: name, Partition: int32(i), Value: value}).FirstErr(); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "acks/s")
+		})
+		t.stop()
+	}
+}
+
+func eachBenched(b *testing.B, run func(b *testing.B, t benched)) {
+	for _, start := range []func(b *testing.B) (benched, bool){
+		func(b *testing.B) (benched, bool) { return benchBroker(b, "in-process", Config{}), true },
+		func(b *testing.B) (benched, bool) { return benchTCP(b, "tcp", Config{}), true },
+		func(b *testing.B) (benched, bool) { return benchKfake(b, "kfake"), true },
+		func(*testing.B) (benched, bool) { return benchKafka() },
+	} {
+		if t, ok := start(b); ok {
+			b.Run(t.name, func(b *testing.B) { run(b, t) })
+			t.stop()
+		}
+	}
+}
+
+// One producer that keeps many messages in flight.
+func BenchmarkProduce(b *testing.B) {
+	for _, size := range []int{100, 1024} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			eachBenched(b, func(b *testing.B, t benched) {
+				b.SetBytes(int64(size))
+				t.fill(b, t.topic(b, 8), size, b.N)
+			})
+		})
+	}
+}
+
+func (t benched) fill(b *testing.B, name string, size, n int) {
+	cl := t.client(b, kgo.MaxBufferedRecords(50_000), kgo.ProducerLinger(5*time.Millisecond))
+	defer cl.Close()
+	value := random(size)
+	for i := range n {
+		cl.Produce(context.Background(), &kgo.Record{Topic: name, Partition: int32(i / 512 % 8), Value: value}, func(_ *kgo.Record, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	if err := cl.Flush(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func BenchmarkConsume(b *testing.B) {
+	for _, size := range []int{100, 1024} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			eachBenched(b, func(b *testing.B, t benched) {
+				name := t.topic(b, 8)
+				n := max(b.N, 1)
+				t.fill(b, name, size, n)
+				b.SetBytes(int64(size))
+				b.ResetTimer()
+				cl := t.client(b, kgo.ConsumeTopics(name), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+				for got := 0; got < n; {
+					fs := cl.PollFetches(context.Background())
+					if err := fs.Err(); err != nil {
+						b.Fatal(err)
+					}
+					got += fs.NumRecords()
+				}
+				b.StopTimer()
+				cl.Close()
+			})
+		})
+	}
+}
+
+// A transaction of one message to each of 8 partitions; end-ms is how long its
+// commit takes.
+func BenchmarkTransaction(b *testing.B) {
+	eachBenched(b, func(b *testing.B, t benched) {
+		name := t.topic(b, 8)
+		cl := t.client(b, kgo.TransactionalID(name), kgo.ProducerLinger(0))
+		defer cl.Close()
+		var ends time.Duration
+		for range b.N {
+			if err := cl.BeginTransaction(); err != nil {
+				b.Fatal(err)
+			}
+			var recs []*kgo.Record
+			for p := range int32(8) {
+				recs = append(recs, &kgo.Record{Topic: name, Partition: p, Value: []byte("v")})
+			}
+			if err := cl.ProduceSync(context.Background(), recs...).FirstErr(); err != nil {
+				b.Fatal(err)
+			}
+			begun := time.Now()
+			if err := cl.EndTransaction(context.Background(), kgo.TryCommit); err != nil {
+				b.Fatal(err)
+			}
+			ends += time.Since(begun)
+		}
+		b.ReportMetric(ends.Seconds()*1000/float64(b.N), "end-ms")
+	})
+}
