@@ -1,8 +1,12 @@
 package pawl_test
 
 import (
+	"context"
+	"errors"
+
 	"github.com/pawlstream/pawl"
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/messaging"
 	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
 )
@@ -41,3 +45,20 @@ func (counter) Flush(s consumer.Shard, p *topic.Publisher) error {
 func Example() {
 	pawl.Main(counter{}) // does not return
 }
+
+// Order is a message of the topic orders.
+type Order struct{ ID, Customer string }
+
+// A whole program that works on a queue: each order is mailed, tried again
+// when that fails, and set aside when it never will succeed.
+func ExampleWork() {
+	send := func(ctx context.Context, o Order, _ messaging.Delivery) error {
+		if o.Customer == "" {
+			return messaging.DeadLetter(errors.New("nobody to send it to"))
+		}
+		return mail(ctx, o) // an error has it tried again
+	}
+	pawl.Work("orders", messaging.JSON(send)) // does not return
+}
+
+func mail(context.Context, Order) error { return nil }

@@ -32,9 +32,14 @@ import (
 //
 // Main sets the process's memory limit (see [TuneGC]) and its default logger.
 func Main(consumers ...consumer.Consumer) {
+	runProcess(&application{consumers: consumers})
+}
+
+// runProcess runs a body as this process's program, and does not return.
+func runProcess(b body) {
 	ctx := stopContext()
-	p := program{Options: Options{Name: os.Args[0], Args: os.Args[1:], Env: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr}, owns: true}
-	os.Exit(p.run(ctx, consumers))
+	p := program{Options: Options{Name: os.Args[0], Args: os.Args[1:], Env: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr}, body: b, owns: true}
+	os.Exit(p.run(ctx))
 }
 
 // Options are what a program is given from outside.
@@ -54,8 +59,8 @@ type Options struct {
 // ends, as Main does on a signal, and returns the exit status. Signals, the
 // memory limit and the default logger are left to its caller.
 func Run(ctx context.Context, o Options, consumers ...consumer.Consumer) int {
-	p := program{Options: o}
-	return p.run(ctx, consumers)
+	p := program{Options: o, body: &application{consumers: consumers}}
+	return p.run(ctx)
 }
 
 // stopContext returns a context that ends with the first signal to stop. The

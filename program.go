@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -13,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/config"
-	"github.com/pawlstream/pawl/internal/devbroker"
 )
 
 // The exit statuses.
@@ -25,20 +24,39 @@ const (
 	exitUsage = 2 // the program was called wrongly
 )
 
-// program is one run of consumers as a program.
+// body is what a program runs: consumers, or the worker of a queue.
+type body interface {
+	table() []config.Setting // where the flags and variables go
+	load(Options) error      // fills the settings in
+	general() general        // once they are loaded
+	serve(context.Context, *program) error
+}
+
+// general are the settings that every program has.
+type general struct {
+	logLevel  slog.Level
+	logFormat string
+	version   bool
+	memory    int64 // the budget that the garbage collector is tuned to
+}
+
+// program is one run of a body as a program.
 type program struct {
 	Options
-	settings
+	body body
 	owns bool // the process is the program's alone
 
+	general
 	log *slog.Logger
 }
 
 // run runs the program, and returns its exit status.
-func (p *program) run(ctx context.Context, consumers []consumer.Consumer) int {
-	switch err := p.settings.load(p.Options); {
+func (p *program) run(ctx context.Context) int {
+	err := p.body.load(p.Options)
+	p.general = p.body.general()
+	switch {
 	case errors.Is(err, config.ErrHelp):
-		fmt.Fprintf(p.Stdout, "Usage: %s [FLAG…]\n\nEach flag has a variable: %s for %s. A flag wins over its variable.\n\n%s", p.name(), "PAWL_STATE_DIR", "--state-dir", config.Usage(p.settings.table()))
+		fmt.Fprintf(p.Stdout, "Usage: %s [FLAG…]\n\nEach flag has a variable: %s for %s. A flag wins over its variable.\n\n%s", p.name(), "PAWL_APPLICATION", "--application", config.Usage(p.body.table()))
 		return exitOK
 	case err != nil:
 		p.complain(err)
@@ -49,16 +67,15 @@ func (p *program) run(ctx context.Context, consumers []consumer.Consumer) int {
 		return exitOK
 	}
 	p.log = p.logger()
-	p.Logger = p.log
 	if p.owns {
 		slog.SetDefault(p.log)
-		defer TuneGC(p.Memory)()
+		defer TuneGC(p.memory)()
 	}
 	stop := context.AfterFunc(ctx, func() {
 		p.log.Info("stopping"+p.hint(), "reason", context.Cause(ctx))
 	})
 	defer stop()
-	err := p.serve(ctx, consumers)
+	err = p.body.serve(ctx, p)
 	var bad usageError
 	switch {
 	case err == nil, ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))):
@@ -102,58 +119,16 @@ func (p *program) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(p.Stderr, o))
 }
 
-// serve runs the consumers, with a broker if none is named, and the admin API
-// beside them.
-func (p *program) serve(ctx context.Context, consumers []consumer.Consumer) (err error) {
-	if len(p.Cluster.Brokers) == 0 {
-		stop, err := p.startBroker()
-		if err != nil {
-			return err
-		}
-		defer stop() // after everything that uses it
+// warnOfPlainPasswords says who else learns of a password.
+func (p *program) warnOfPlainPasswords(c cluster.Cluster) {
+	if c.SASL.Mechanism != "" && c.TLS == nil {
+		p.log.Warn("SASL without TLS: the network between here and the brokers sees who logs in and every message", "cluster", c)
 	}
-	if p.Cluster.SASL.Mechanism != "" && p.Cluster.TLS == nil {
-		p.log.Warn("SASL without TLS: the network between here and the brokers sees who logs in and every message", "cluster", p.Cluster)
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p.Registerer = registry
-	app, err := consumer.New(p.Config, consumers...)
-	if err != nil {
-		return usageError{err}
-	}
-	port, err := openPort(ctx, p.admin, p.StateDir, app, registry, p.log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, port.close()) }()
-	return app.Run(ctx)
 }
 
-// startBroker starts a broker within the process, and makes a state directory
-// that lives as long unless one is named.
-func (p *program) startBroker() (stop func(), err error) {
-	broker, err := devbroker.Start(devbroker.Config{Listen: p.listen})
-	if err != nil {
-		return nil, err
-	}
-	p.Cluster = broker.Cluster()
-	made := ""
-	if p.StateDir == "" {
-		if made, err = os.MkdirTemp("", "pawl-"+p.Application+"-"); err != nil {
-			broker.Close()
-			return nil, fmt.Errorf("make state directory: %w", err)
-		}
-		p.StateDir = made
-	}
-	p.log.Info("no brokers are named, so one runs within this process: what it holds ends with it", "listen", broker.Addr(), "state", p.StateDir)
-	return func() {
-		broker.Close()
-		if made == "" {
-			return
-		}
-		if err := os.RemoveAll(made); err != nil {
-			p.log.Warn("state directory is not removed", "error", err)
-		}
-	}, nil
+// newRegistry returns the metrics of the process itself.
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,7 @@ const defaultPartitions = 4
 
 // table returns every setting of a program.
 func (s *settings) table() []config.Setting {
-	return []config.Setting{
+	return slices.Concat([]config.Setting{
 		{Name: "brokers", Value: config.List(&s.Cluster.Brokers, "HOST:PORT"), Unset: "a broker within the process", Help: "Kafka brokers to start from"},
 		{Name: "application", Value: config.Text(&s.Application, "NAME"), Unset: "the program's file name", Help: "name of the application and of its group"},
 		{Name: "instance", Value: config.Text(&s.Instance, "NAME"), Unset: "host name and state directory", Help: "name of this process within the group, the same after a restart"},
@@ -42,16 +43,7 @@ func (s *settings) table() []config.Setting {
 
 		{Name: "listen", Value: config.Parsed(&s.listen, "HOST:PORT", parseAddress), Help: "open the broker within the process to other programs"},
 		{Name: "partitions", Value: config.Int(&s.partitions, 1), Unset: fmt.Sprint(defaultPartitions), Help: "partitions of topics on the broker within the process"},
-
-		{Name: "tls", Value: config.Bool(&s.tls.on), Help: "use TLS; the other TLS flags imply it"},
-		{Name: "tls-ca", Value: config.Text(&s.tls.ca, "FILE"), Unset: "the system's", Help: "certificates that sign the brokers'"},
-		{Name: "tls-cert", Value: config.Text(&s.tls.cert, "FILE"), Help: "certificate of this client"},
-		{Name: "tls-key", Value: config.Text(&s.tls.key, "FILE"), Help: "key of this client's certificate"},
-		{Name: "tls-server-name", Value: config.Text(&s.tls.serverName, "HOST"), Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
-		{Name: "sasl-mechanism", Value: config.Choice(&s.Cluster.SASL.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512), Unset: "none", Help: "how to log in"},
-		{Name: "sasl-username", Value: config.Text(&s.Cluster.SASL.Username, "NAME"), Help: "who logs in"},
-		{Name: "sasl-password", Value: config.Text(&s.Cluster.SASL.Password, "PASSWORD"), Secret: true, Help: "password; there is no flag for it"},
-
+	}, loginSettings(&s.Cluster, &s.tls), []config.Setting{
 		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", parseStart), Default: "earliest", Help: "where a shard begins that has never consumed"},
 		{Name: "on-failure", Value: config.Choice(&s.OnFailure, consumer.StopShard, consumer.Retry, consumer.DeadLetter, consumer.Skip), Default: string(consumer.StopShard), Help: "what becomes of a message that fails"},
 		{Name: "on-offset-out-of-range", Value: config.Choice(&s.OnOffsetOutOfRange, consumer.FailShard, consumer.GoToEarliest, consumer.GoToLatest), Default: string(consumer.FailShard), Help: "what to do when messages are gone that were not consumed"},
@@ -77,11 +69,30 @@ func (s *settings) table() []config.Setting {
 		{Name: "replication", Value: config.Int(&s.Replication, 1), Unset: "the broker's", Help: "replication factor of the topics that are created"},
 		{Name: "allow-old-broker", Value: config.Bool(&s.AllowOldBroker), Help: "run on brokers older than Apache Kafka 4.0"},
 		{Name: "stop", Value: config.Choice(&s.stop, "leave", "keep"), Default: "leave", Help: "at the end, leave the group, or keep the membership for a restart within the session timeout"},
+	}, processSettings(&s.admin, &s.logLevel, &s.logFormat, &s.version))
+}
 
-		{Name: "admin", Value: config.Parsed(&s.admin, "HOST:PORT", parseAddress), Default: "127.0.0.1:0", Help: "where /metrics, /healthz, /readyz and /v1/status are served; port 0 is a free one"},
-		{Name: "log-level", Value: config.Parsed(&s.logLevel, "debug|info|warn|error", parseLevel), Default: "info", Help: "least level that is logged"},
-		{Name: "log-format", Value: config.Choice(&s.logFormat, "text", "json"), Default: "text", Help: "format of the log, which goes to standard error"},
-		{Name: "version", Value: config.Bool(&s.version), FlagOnly: true, Help: "print the version and exit"},
+// loginSettings are those by which a program is let in by brokers.
+func loginSettings(c *cluster.Cluster, f *tlsFiles) []config.Setting {
+	return []config.Setting{
+		{Name: "tls", Value: config.Bool(&f.on), Help: "use TLS; the other TLS flags imply it"},
+		{Name: "tls-ca", Value: config.Text(&f.ca, "FILE"), Unset: "the system's", Help: "certificates that sign the brokers'"},
+		{Name: "tls-cert", Value: config.Text(&f.cert, "FILE"), Help: "certificate of this client"},
+		{Name: "tls-key", Value: config.Text(&f.key, "FILE"), Help: "key of this client's certificate"},
+		{Name: "tls-server-name", Value: config.Text(&f.serverName, "HOST"), Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
+		{Name: "sasl-mechanism", Value: config.Choice(&c.SASL.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512), Unset: "none", Help: "how to log in"},
+		{Name: "sasl-username", Value: config.Text(&c.SASL.Username, "NAME"), Help: "who logs in"},
+		{Name: "sasl-password", Value: config.Text(&c.SASL.Password, "PASSWORD"), Secret: true, Help: "password; there is no flag for it"},
+	}
+}
+
+// processSettings are those of the process around what it runs.
+func processSettings(admin *string, level *slog.Level, format *string, version *bool) []config.Setting {
+	return []config.Setting{
+		{Name: "admin", Value: config.Parsed(admin, "HOST:PORT", parseAddress), Default: "127.0.0.1:0", Help: "where /metrics, /healthz, /readyz and /v1/status are served; port 0 is a free one"},
+		{Name: "log-level", Value: config.Parsed(level, "debug|info|warn|error", parseLevel), Default: "info", Help: "least level that is logged"},
+		{Name: "log-format", Value: config.Choice(format, "text", "json"), Default: "text", Help: "format of the log, which goes to standard error"},
+		{Name: "version", Value: config.Bool(version), FlagOnly: true, Help: "print the version and exit"},
 	}
 }
 

@@ -16,11 +16,19 @@ var errStopping = errors.New("stopping")
 
 // ready returns why the program is not ready, or nil. One that was told to
 // stop is not.
-func ready(ctx context.Context, app *consumer.App) error {
+func ready(ctx context.Context, healthy func() error) error {
 	if ctx.Err() != nil {
 		return errStopping
 	}
-	return app.Ready()
+	return healthy()
+}
+
+// unreadyOf returns why a program is not ready, a line each.
+func unreadyOf(err error) (ready bool, why []string) {
+	if err == nil {
+		return true, nil
+	}
+	return false, strings.Split(err.Error(), "\n")
 }
 
 // statusOf returns the application's status as the admin API shows it, with
@@ -31,9 +39,7 @@ func statusOf(from consumer.Status, unready error) admin.Status {
 		Joined: from.Joined, Generation: from.Generation, LastHeartbeat: from.LastHeartbeat,
 		Shards: make([]admin.Shard, 0, len(from.Shards)),
 	}
-	if st.Ready = unready == nil; !st.Ready {
-		st.Unready = strings.Split(unready.Error(), "\n")
-	}
+	st.Ready, st.Unready = unreadyOf(unready)
 	for _, s := range from.Shards {
 		to := admin.Shard{
 			ID: s.ID.String(), Topic: s.Partition.Topic, Partition: s.Partition.Number,

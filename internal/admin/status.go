@@ -12,7 +12,8 @@ type Status struct {
 	Joined        bool      `json:"joined"`            // the group has given this process an assignment
 	Generation    int32     `json:"generation"`
 	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"`
-	Shards        []Shard   `json:"shards"` // those that are here
+	Shards        []Shard   `json:"shards"`          // those that are here
+	Queue         *Queue    `json:"queue,omitempty"` // of a program that works on one
 }
 
 // Shard says how one shard is.

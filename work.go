@@ -1,0 +1,136 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/admin"
+	"github.com/pawlstream/pawl/internal/devbroker"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/messaging"
+)
+
+// Work runs a handler of the messages of a topic as this process's program, as
+// [Main] does consumers, and does not return:
+//
+//	func main() { pawl.Work("orders", messaging.JSON(send)) }
+//
+// The topic is a work queue: what the handler returns acks each message, has it
+// retried, or sets it aside as a dead letter. Package messaging says how. All
+// processes of an application and a consumer share the messages.
+//
+// No state directory is needed. With no brokers named, Work starts one within
+// the process and makes the topic there; with brokers named, the topic must
+// exist.
+func Work(topic string, handler messaging.Handler) {
+	runProcess(&queue{topic: topic, handler: handler})
+}
+
+// RunWork runs a handler as [Work] does, within a process that has more to do,
+// as [Run] runs consumers.
+func RunWork(ctx context.Context, o Options, topic string, handler messaging.Handler) int {
+	p := program{Options: o, body: &queue{topic: topic, handler: handler}}
+	return p.run(ctx)
+}
+
+// queue is the body of a program that works on a queue.
+type queue struct {
+	workSettings
+	topic   string
+	handler messaging.Handler
+}
+
+func (q *queue) general() general { return general{q.logLevel, q.logFormat, q.version, q.memory} }
+
+// serve runs the worker, with a broker if none is named, and the admin API
+// beside it.
+func (q *queue) serve(ctx context.Context, p *program) (err error) {
+	registry := newRegistry()
+	q.Topic, q.Logger, q.Registerer = q.topic, p.log, registry
+	if len(q.Cluster.Brokers) == 0 {
+		broker, err := q.startBroker(ctx, p)
+		if err != nil {
+			return err
+		}
+		defer broker.Close() // after everything that uses it
+	}
+	p.warnOfPlainPasswords(q.Cluster)
+	w, err := messaging.New(q.Config, q.handler)
+	if err != nil {
+		return usageError{err}
+	}
+	port, err := openPort(ctx, q.admin, admin.Source{
+		Ready:    func() error { return ready(ctx, w.Health) },
+		Status:   func() admin.Status { return queueStatusOf(w.Stats(), q.Instance, ready(ctx, w.Health)) },
+		Gatherer: registry,
+		Logger:   p.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, port.close()) }()
+	return w.Run(ctx)
+}
+
+// startTime bounds how long the topic on the broker within the process takes.
+const startTime = 10 * time.Second
+
+// startBroker starts a broker within the process, with the topic.
+func (q *queue) startBroker(ctx context.Context, p *program) (*devbroker.Broker, error) {
+	broker, err := devbroker.Start(devbroker.Config{Listen: q.listen})
+	if err != nil {
+		return nil, err
+	}
+	q.Cluster = broker.Cluster()
+	if err := q.createTopic(ctx); err != nil {
+		broker.Close()
+		return nil, err
+	}
+	p.log.Info("no brokers are named, so one runs within this process: what it holds ends with it", "listen", broker.Addr(), "topic", q.topic)
+	return broker, nil
+}
+
+func (q *queue) createTopic(ctx context.Context) error {
+	a, err := kafka.NewAdmin(kafka.Config{Cluster: q.Cluster, ClientID: q.Application, Logger: q.Logger})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if _, err := a.CreateTopic(ctx, kafka.TopicSpec{Name: q.topic, Partitions: q.partitions}); err != nil {
+		return fmt.Errorf("make the topic %q: %w", q.topic, err)
+	}
+	return nil
+}
+
+// queueStatusOf returns the worker's status as the admin API shows it, with why
+// the program is not ready, or nil.
+func queueStatusOf(from messaging.Stats, instance string, unready error) admin.Status {
+	st := admin.Status{
+		Application: from.Application, Instance: instance, Version: consumer.Version,
+		Joined: from.Joined, Generation: from.Generation, Shards: []admin.Shard{},
+	}
+	st.Ready, st.Unready = unreadyOf(unready)
+	q := &admin.Queue{
+		Consumer: from.Consumer, Topic: from.Topic, Group: from.Group, Paused: from.Paused, Breaker: from.Breaker,
+		Acked: from.Acked, Failed: from.Failed, RetriedNow: from.RetriedNow, RetriedLater: from.RetriedLater,
+		DeadLetters: from.DeadLetters, Redelivered: from.Redelivered, Partitions: make([]admin.QueuePartition, 0, len(from.Partitions)),
+	}
+	for _, p := range from.Partitions {
+		to := admin.QueuePartition{
+			Partition: p.Partition, Phase: p.Phase, Reason: p.Reason, Since: p.Since,
+			Committed: p.Committed, Position: p.Position, Lag: p.Lag,
+			InFlight: p.InFlight, Backlog: p.Backlog, Delayed: p.Delayed, Full: p.Full,
+		}
+		if o := p.Oldest; o != nil {
+			to.Oldest = &admin.Oldest{Offset: o.Offset, Key: o.Key, Attempt: o.Attempt, Handed: o.Handed}
+		}
+		q.Partitions = append(q.Partitions, to)
+	}
+	st.Queue = q
+	return st
+}
