@@ -235,6 +235,7 @@ func (w *Worker) serve(ctx context.Context) error {
 	})
 	var failed error
 	var drains sync.WaitGroup
+	var rejoin <-chan time.Time
 loop:
 	for {
 		select {
@@ -242,6 +243,10 @@ loop:
 			w.follow(&drains)
 		case p := <-w.released:
 			w.release(p)
+			rejoin = time.After(releaseTogether)
+		case <-rejoin:
+			rejoin = nil
+			w.member.Rejoin()
 		case failed = <-w.fatal:
 			break loop
 		case <-ctx.Done():
@@ -395,8 +400,11 @@ func (w *Worker) release(p *partition) {
 		delete(w.mu.partitions, p.id.Number)
 	}
 	w.mu.Unlock()
-	w.member.Rejoin()
 }
+
+// releaseTogether is how long a partition that was let go of waits for others,
+// so that all of them move in one rebalance.
+const releaseTogether = 20 * time.Millisecond
 
 // stop drains everything, commits and leaves.
 func (w *Worker) stop(drains *sync.WaitGroup) {
