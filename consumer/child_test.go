@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -48,6 +49,8 @@ type witnessSpec struct {
 	Transaction time.Duration // the transaction timeout
 	Session     time.Duration
 	Padding     int // bytes that each key's state has besides its count
+	Disk        int // bytes that the state directory's own file system has; 0: it has none of its own
+	Drain       time.Duration
 }
 
 // witness publishes, for each message, where it was and how many of its key
@@ -109,6 +112,11 @@ func runWitness(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		return err
 	}
+	if s.Disk > 0 {
+		if err := mountDisk(s.Dir, s.Disk); err != nil {
+			return fmt.Errorf("%w: %w", errNoDisk, err)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
@@ -118,7 +126,7 @@ func runWitness(spec string) error {
 	return consumer.Run(ctx, consumer.Config{
 		Application: s.Application, Instance: s.Instance, StateDir: s.Dir, Cluster: cluster.Cluster{Brokers: strings.Split(s.Brokers, ",")},
 		TransactionTimeout: s.Transaction, SessionTimeout: s.Session, FlushInterval: time.Second, Memory: 64 << 20,
-		CommitInterval: 20 * time.Millisecond, DrainTimeout: 20 * time.Second,
+		CommitInterval: 20 * time.Millisecond, DrainTimeout: cmp.Or(s.Drain, 20*time.Second),
 	}, newWitness(s.Prefix, s.Padding))
 }
 
@@ -146,6 +154,9 @@ func startWitness(t *testing.T, s witnessSpec, crash string) *process {
 	p.cmd.Env = append(os.Environ(), "PAWL_TEST_WITNESS="+string(spec), "PAWL_CRASH="+crash)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if s.Disk > 0 {
+		ownMounts(p.cmd.SysProcAttr)
+	}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
