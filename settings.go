@@ -18,7 +18,7 @@ import (
 // settings are what flags and variables say.
 type settings struct {
 	consumer.Config
-	tls tlsFiles
+	tls config.TLSFiles
 
 	listen     string
 	partitions int
@@ -73,13 +73,13 @@ func (s *settings) table() []config.Setting {
 }
 
 // loginSettings are those by which a program is let in by brokers.
-func loginSettings(c *cluster.Cluster, f *tlsFiles) []config.Setting {
+func loginSettings(c *cluster.Cluster, f *config.TLSFiles) []config.Setting {
 	return []config.Setting{
-		{Name: "tls", Value: config.Bool(&f.on), Help: "use TLS; the other TLS flags imply it"},
-		{Name: "tls-ca", Value: config.Text(&f.ca, "FILE"), Unset: "the system's", Help: "certificates that sign the brokers'"},
-		{Name: "tls-cert", Value: config.Text(&f.cert, "FILE"), Help: "certificate of this client"},
-		{Name: "tls-key", Value: config.Text(&f.key, "FILE"), Help: "key of this client's certificate"},
-		{Name: "tls-server-name", Value: config.Text(&f.serverName, "HOST"), Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
+		{Name: "tls", Value: config.Bool(&f.On), Help: "use TLS; the other TLS flags imply it"},
+		{Name: "tls-ca", Value: config.Text(&f.CA, "FILE"), Unset: "the system's", Help: "certificates that sign the brokers'"},
+		{Name: "tls-cert", Value: config.Text(&f.Cert, "FILE"), Help: "certificate of this client"},
+		{Name: "tls-key", Value: config.Text(&f.Key, "FILE"), Help: "key of this client's certificate"},
+		{Name: "tls-server-name", Value: config.Text(&f.ServerName, "HOST"), Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
 		{Name: "sasl-mechanism", Value: config.Choice(&c.SASL.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512), Unset: "none", Help: "how to log in"},
 		{Name: "sasl-username", Value: config.Text(&c.SASL.Username, "NAME"), Help: "who logs in"},
 		{Name: "sasl-password", Value: config.Text(&c.SASL.Password, "PASSWORD"), Secret: true, Help: "password; there is no flag for it"},
@@ -109,7 +109,7 @@ func (s *settings) load(o Options) error {
 	}
 	s.KeepMembership = s.stop == "keep"
 	if len(s.Cluster.Brokers) == 0 {
-		if s.tls.wanted() || s.Cluster.SASL != (cluster.SASL{}) {
+		if s.tls.Wanted() || s.Cluster.SASL != (cluster.SASL{}) {
 			bad("TLS or SASL is set and no brokers are named: set --brokers")
 		}
 		s.CreateTopics = defaultPartitions
@@ -128,7 +128,7 @@ func (s *settings) load(o Options) error {
 		bad("--partitions is for the broker within the process: on others, create the topics, or give their descriptions topic.Partitions")
 	}
 	var err error
-	if s.Cluster.TLS, err = s.tls.load(); err != nil {
+	if s.Cluster.TLS, err = s.tls.Load(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/config"
 )
 
 // Each setting goes where it belongs.
@@ -48,7 +49,7 @@ func TestSettings(t *testing.T) {
 		},
 		stop: "keep", admin: ":9999", logLevel: slog.LevelDebug, logFormat: "json",
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, consumer.Start{}), cmpopts.EquateComparable(tlsFiles{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, consumer.Start{}), cmpopts.EquateComparable(config.TLSFiles{})); diff != "" {
 		t.Errorf("settings: got + want -\n%s", diff)
 	}
 }

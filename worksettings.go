@@ -19,7 +19,7 @@ import (
 // queue.
 type workSettings struct {
 	messaging.Config
-	tls tlsFiles
+	tls config.TLSFiles
 
 	listen     string
 	partitions int
@@ -84,7 +84,7 @@ func (s *workSettings) load(o Options) error {
 		s.Application = applicationOf(o.Name)
 	}
 	if len(s.Cluster.Brokers) == 0 {
-		if s.tls.wanted() || s.Cluster.SASL != (cluster.SASL{}) {
+		if s.tls.Wanted() || s.Cluster.SASL != (cluster.SASL{}) {
 			bad("TLS or SASL is set and no brokers are named: set --brokers")
 		}
 		if s.partitions == 0 {
@@ -99,7 +99,7 @@ func (s *workSettings) load(o Options) error {
 		bad("--partitions is for the broker within the process: on others, create the topic")
 	}
 	var err error
-	if s.Cluster.TLS, err = s.tls.load(); err != nil {
+	if s.Cluster.TLS, err = s.tls.Load(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
