@@ -75,6 +75,7 @@ func (b *backlog) pass() {
 		part := &b.parts[0]
 		b.positions[part.Partition] = max(b.positions[part.Partition], part.Next)
 		b.bytes -= part.Bytes
+		part.Recycle()
 		*part = kafka.FetchedPart{}
 		b.parts, b.message = b.parts[1:], 0
 	}

@@ -164,28 +164,27 @@ func (w *worker) consume(msgs kafka.Messages, r *result) error {
 
 // busy says what runs, or returns nil.
 func (w *worker) busy(stuckAfter time.Duration) *BusyStatus {
-	index := w.index.Load()
 	w.mu.Lock()
-	c, since, id := w.mu.current, w.mu.since, w.mu.id
-	if c != nil && index != w.mu.seen {
-		w.mu.seen, w.mu.since = index, time.Now()
-		since = w.mu.since
-	}
-	w.mu.Unlock()
+	c, index := w.mu.current, w.index.Load()
 	if c == nil {
+		w.mu.Unlock()
 		return nil
 	}
-	b := &BusyStatus{Call: c.name, Since: since}
-	if time.Since(since) < stuckAfter {
-		return b
+	if index != w.mu.seen {
+		w.mu.seen, w.mu.since = index, time.Now()
 	}
-	// Only now is it worth the cost; and the message can't go away, since the
-	// call that holds it does not return.
-	if int(index) < c.msgs.Len() && w.index.Load() == index {
+	b := &BusyStatus{Call: c.name, Since: w.mu.since}
+	stuck, id := time.Since(w.mu.since) >= stuckAfter, w.mu.id
+	if stuck && int(index) < c.msgs.Len() {
+		// The call holds its messages until it has returned, which it tells
+		// under this lock.
 		e := c.msgs.At(int(index))
 		b.Message = fmt.Sprintf("%s-%d at offset %d with key %.60q", e.TopicName(), e.Partition, e.Offset, e.Key)
 	}
-	b.Stack = stackOf(id)
+	w.mu.Unlock()
+	if stuck { // only now is it worth the cost
+		b.Stack = stackOf(id)
+	}
 	return b
 }
 

@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"sync"
+
 	"github.com/pawlstream/pawl/topic"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -55,6 +57,33 @@ func (m Messages) At(i int) topic.Envelope {
 
 // Offset returns the offset of one of them.
 func (m Messages) Offset(i int) int64 { return m.recs[i].Offset }
+
+// Recycle gives the messages' memory back, to be fetched into again. Nobody may
+// look at them after it; what envelopes made of them point to stays.
+func (m Messages) Recycle() {
+	for _, rec := range m.recs {
+		rec.Recycle()
+	}
+}
+
+// recordPool keeps the memory that fetched records are decoded into. A record
+// is large and full of pointers, so that fresh ones for each fetch cost the
+// garbage collector more than all else that a fetch does.
+type recordPool struct{ sync.Pool }
+
+// GetRecords implements kgo.PoolRecords.
+func (p *recordPool) GetRecords(n int) []kgo.Record {
+	if recs, ok := p.Get().(*[]kgo.Record); ok && cap(*recs) >= n {
+		return (*recs)[:0]
+	}
+	return make([]kgo.Record, 0, n)
+}
+
+// PutRecords implements kgo.PoolRecords.
+func (p *recordPool) PutRecords(recs []kgo.Record) { p.Put(&recs) }
+
+// fetchedRecords is the pool of all sessions of the process.
+var fetchedRecords recordPool
 
 func headersOf(rec *kgo.Record) []topic.Header {
 	hs := make([]topic.Header, len(rec.Headers))

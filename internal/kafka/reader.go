@@ -166,6 +166,7 @@ func (r *reading) poll(ctx context.Context, max int, into *Batch) error {
 		}
 		into.Parts = append(into.Parts, p)
 		into.Bytes += bytes
+		m.Recycle()
 	})
 }
 

@@ -77,6 +77,7 @@ func NewSession(cfg Config, sc SessionConfig) (*Session, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	opts := append(readOptions(sc.FetchMaxBytes, sc.FetchMaxPartitionBytes),
+		kgo.WithPools(&fetchedRecords),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.TransactionalID(sc.TransactionalID),
 		kgo.TransactionTimeout(sc.TransactionTimeout),
