@@ -20,10 +20,16 @@ import (
 // Source is what the API shows. Its functions are called at any time, also
 // several at once.
 type Source struct {
-	Ready    func() error // nil when the program is ready
-	Status   func() Status
+	Ready    func() error  // nil when the program is ready
+	Status   func() Status // nil for a process without an application
+	Broker   func() any    // what the broker in this process holds; nil for a process without one
 	Gatherer prometheus.Gatherer
 	Logger   *slog.Logger // slog.Default() if nil
+
+	// Backup copies the broker's data to a directory, for who knows Secret. Nil
+	// where that isn't offered.
+	Backup func(dir string) error
+	Secret string
 }
 
 // The server's limits. Whoever reaches the port can neither hold a connection
@@ -43,7 +49,9 @@ const (
 //	GET /healthz     200 while the process lives
 //	GET /readyz      200 when it is ready, else 503 and why it is not, a line each
 //	GET /metrics     for Prometheus
-//	GET /v1/status   Status as JSON
+//	GET /v1/status   Status as JSON, of a process with an application
+//	GET /v1/broker   as JSON, what the broker in the process holds
+//	POST /v1/backup  copies the broker's data to a directory: see RequestBackup
 func Handler(s Source) http.Handler {
 	log := s.logger()
 	mux := http.NewServeMux()
@@ -55,22 +63,35 @@ func Handler(s Source) http.Handler {
 		}
 		text(w, http.StatusOK, "ready")
 	})
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
-		b, err := json.MarshalIndent(s.Status(), "", "  ")
-		if err != nil {
-			log.Error("encode status", "error", err)
-			text(w, http.StatusInternalServerError, "encode status: "+err.Error())
-			return
-		}
-		header(w, "application/json")
-		w.Write(append(b, '\n')) // an error means that nobody listens any more
-	})
+	paths := "/healthz\n/readyz\n/metrics"
+	show := func(path, what string, get func() any) {
+		paths += "\n" + path
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			b, err := json.MarshalIndent(get(), "", "  ")
+			if err != nil {
+				log.Error("encode "+what, "error", err)
+				text(w, http.StatusInternalServerError, "encode "+what+": "+err.Error())
+				return
+			}
+			header(w, "application/json")
+			w.Write(append(b, '\n')) // an error means that nobody listens any more
+		})
+	}
+	if s.Status != nil {
+		show("/v1/status", "status", func() any { return s.Status() })
+	}
+	if s.Broker != nil {
+		show("/v1/broker", "the broker's state", s.Broker)
+	}
+	if s.Backup != nil {
+		mux.HandleFunc("POST "+backupPath, s.backup)
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{
 		ErrorLog:            errorLog{log},
 		MaxRequestsInFlight: 4,
 	}))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		text(w, http.StatusOK, "/healthz\n/readyz\n/metrics\n/v1/status")
+		text(w, http.StatusOK, paths)
 	})
 	return http.MaxBytesHandler(mux, bodyMax)
 }

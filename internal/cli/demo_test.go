@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// The processes of a demo are this program again, and so are the demos that
-// tests send signals to.
+// The processes of a demo are this program again, and so are the demos and the
+// brokers that tests send signals to.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "demo" {
+	if len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "serve") {
 		os.Exit(Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())

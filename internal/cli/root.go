@@ -27,7 +27,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // commands are the commands of pawl, each in a file of its own.
 func commands() []*cobra.Command {
-	return []*cobra.Command{newDemoCommand(), newVersionCommand()}
+	return []*cobra.Command{newBackupCommand(), newDemoCommand(), newDLQCommand(), newServeCommand(), newVersionCommand()}
 }
 
 func newRoot() *cobra.Command {
