@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,11 +30,7 @@ type view struct {
 }
 
 func newView(out io.Writer, getenv func(string) string) *view {
-	v := &view{out: out, began: time.Now()}
-	if f, ok := out.(*os.File); ok && getenv("TERM") != "dumb" {
-		info, err := f.Stat()
-		v.live = err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
+	v := &view{out: out, began: time.Now(), live: isTerminal(out, getenv)}
 	v.colour = v.live && getenv("NO_COLOR") == ""
 	return v
 }
