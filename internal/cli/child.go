@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,7 +54,7 @@ func newChildCommand() *cobra.Command {
 		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return c.run(cmd.Context(), cmd.InOrStdin(), log)
+			return c.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), log)
 		},
 	}
 	f := cmd.Flags()
@@ -64,8 +67,22 @@ func newChildCommand() *cobra.Command {
 }
 
 // run runs the consumers until standard input ends, which it also does when
-// the parent ends in whatever way. Then it drains.
-func (c child) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error {
+// the parent ends in whatever way. Then it drains. Until then it says on
+// standard output which shards run here: a line each time that they change.
+func (c child) run(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger) error {
+	app, err := consumer.New(consumer.Config{
+		Application:    c.application,
+		Cluster:        cluster.Cluster{Brokers: c.brokers},
+		StateDir:       c.stateDir,
+		Instance:       c.instance,
+		SessionTimeout: demoSession,
+		DrainTimeout:   childDrain,
+		Memory:         childMemory,
+		Logger:         log,
+	}, filestats.New(c.prefix).Consumers()...)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // which ends with the process, at the latest
@@ -80,18 +97,43 @@ func (c child) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error
 		})
 		cancel()
 	}()
-	err := consumer.Run(ctx, consumer.Config{
-		Application:    c.application,
-		Cluster:        cluster.Cluster{Brokers: c.brokers},
-		StateDir:       c.stateDir,
-		Instance:       c.instance,
-		SessionTimeout: demoSession,
-		DrainTimeout:   childDrain,
-		Memory:         childMemory,
-		Logger:         log,
-	}, filestats.New(c.prefix).Consumers()...)
+	var reporting sync.WaitGroup
+	defer reporting.Wait()
+	defer cancel()
+	reporting.Go(func() {
+		if err := report(ctx, app, stdout); err != nil {
+			log.Error("report the running shards", "error", err)
+		}
+	})
+	err = app.Run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil // it was asked to stop before it had begun
 	}
 	return err
+}
+
+// reportInterval is how often the shards are looked at.
+const reportInterval = 50 * time.Millisecond
+
+// report writes the IDs of the running shards, a line each time that they
+// change, until ctx ends.
+func report(ctx context.Context, app *consumer.App, w io.Writer) error {
+	before := ""
+	for pause(ctx, reportInterval, nil) == nil {
+		var ids []string
+		for _, s := range app.Status().Shards {
+			if s.Phase == consumer.Running {
+				ids = append(ids, s.ID.String())
+			}
+		}
+		now := strings.Join(ids, " ")
+		if now == before {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, now); err != nil {
+			return err
+		}
+		before = now
+	}
+	return nil
 }

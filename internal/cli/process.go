@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -29,6 +31,7 @@ type process struct {
 		ended   chan struct{} // closed when the running one has ended
 		err     error         // how it ended
 		command *exec.Cmd
+		shards  []string // that run there, as it has said last
 	}
 }
 
@@ -59,9 +62,13 @@ func (p *process) start() error {
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(p.program, p.child.args()...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return fmt.Errorf("start process %s: %w", p.child.instance, err)
+	}
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("start process %s: %w", p.child.instance, err)
 	}
@@ -73,8 +80,12 @@ func (p *process) start() error {
 	p.mu.state, p.mu.pid, p.mu.stdin, p.mu.ended, p.mu.err, p.mu.command = running, cmd.Process.Pid, stdin, ended, nil, cmd
 	p.mu.Unlock()
 	go func() { // which stop and kill wait for
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			p.runs(strings.Fields(lines.Text()))
+		}
 		err := cmd.Wait()
 		p.mu.Lock()
+		p.mu.shards = nil
 		byItself := p.mu.state == running
 		if byItself {
 			p.mu.state = stopped
@@ -87,6 +98,20 @@ func (p *process) start() error {
 		}
 	}()
 	return nil
+}
+
+// runs notes which shards run there.
+func (p *process) runs(shards []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.shards = shards
+}
+
+// shards are those that run there.
+func (p *process) shards() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.shards
 }
 
 // describe adds to how the process ended what it said last.

@@ -86,7 +86,10 @@ func (d *demo) run(ctx context.Context, stdin io.Reader) (r *result, err error) 
 	if err := d.makeDir(); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.removeDir(err == nil && (r.Verified || r.Interrupted))) }()
+	begun := false
+	defer func() {
+		err = errors.Join(err, d.removeDir(!begun || err == nil && (r.Verified || r.Interrupted)))
+	}()
 	if err := d.connect(ctx); err != nil {
 		if ctx.Err() != nil {
 			return &result{Interrupted: true, want: in.want}, nil
@@ -95,6 +98,7 @@ func (d *demo) run(ctx context.Context, stdin io.Reader) (r *result, err error) 
 	}
 	defer func() { err = errors.Join(err, d.disconnect()) }()
 
+	begun = true
 	work := d.work(ctx, in)
 	d.view.end()
 	if work != nil && ctx.Err() == nil && !errors.As(work, new(*stalled)) {
@@ -365,12 +369,42 @@ func (d *demo) work(ctx context.Context, in *input) error {
 	g.Go(func() error { return d.kill(workCtx, int64(len(in.events))) })
 	g.Go(func() error { return d.watcher.awaitAll(workCtx, int64(len(in.events))) })
 	err := g.Wait()
+	if err == nil {
+		err = d.awaitShards(ctx)
+	}
 	close(over)
 	supervisor.Wait()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
+}
+
+// shardsTime is how long after the last kill the shards may take to run again.
+const shardsTime = 30 * time.Second
+
+// awaitShards waits until every shard runs somewhere. What the last victim had
+// not written to disk is in its store only when it has been restored: a drain
+// before that would leave it to the next start.
+func (d *demo) awaitShards(ctx context.Context) error {
+	end := time.Now().Add(shardsTime)
+	for {
+		running := make(map[string]bool)
+		for _, p := range d.processes {
+			for _, id := range p.shards() {
+				running[id] = true
+			}
+		}
+		if len(running) == 2*filestats.Partitions {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d of %d shards run %v after the last kill", len(running), 2*filestats.Partitions, shardsTime)
+		}
+		if err := pause(ctx, reportInterval, nil); err != nil {
+			return err
+		}
+	}
 }
 
 // supervise draws, until over is closed, and returns what ends the work early.

@@ -14,11 +14,10 @@ import (
 func TestWatcherOwners(t *testing.T) {
 	program := filestats.New("p-")
 	names := namesOf("app", program)
-	w, err := newWatcher(kafka.Config{}, names)
-	if err == nil {
+	if _, err := newWatcher(kafka.Config{}, names); err == nil {
 		t.Fatal("a watcher of no brokers was made")
 	}
-	w = &watcher{names: names}
+	w := &watcher{names: names}
 	w.mu.audit, w.mu.next, w.mu.owners = newAudit(), make(map[topic.Partition]int64), make(map[shardName]string)
 
 	start := func(log string, partition int32, instance string) topic.Envelope {
