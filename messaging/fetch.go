@@ -25,6 +25,7 @@ type fetcher struct {
 		orders    []order
 		interrupt context.CancelFunc // of the poll that runs
 	}
+	room chan struct{} // has room for one: a stream that was full has room again
 }
 
 // order is something that is to be done to a stream.
@@ -55,7 +56,13 @@ func (f *fetcher) begin(streams ...*stream) {
 }
 
 // changed says that a stream's wish to be paused has changed.
-func (f *fetcher) changed(s *stream) { f.order(order{fetchCheck, s}) }
+func (f *fetcher) changed(s *stream) {
+	f.order(order{fetchCheck, s})
+	select {
+	case f.room <- struct{}{}:
+	default:
+	}
+}
 
 func (f *fetcher) stop(s *stream) { f.order(order{fetchStop, s}) }
 
@@ -90,6 +97,7 @@ func (f *fetcher) run(ctx context.Context) {
 		f.mu.Unlock()
 		if len(orders) > 0 {
 			cancel()
+			f.awaitRoom(ctx, orders)
 			for _, o := range orders {
 				f.obey(o)
 			}
@@ -113,10 +121,49 @@ func (f *fetcher) run(ctx context.Context) {
 	}
 }
 
+// pauseAfter is how long a stream that is full may take to have room again
+// before it is paused, while nothing is read. To pause one costs more: what was
+// fetched of it is dropped, and when it is resumed it waits for the fetch that is
+// under way.
+const pauseAfter = 20 * time.Millisecond
+
+// awaitRoom waits a moment until no stream that is to be paused is full.
+func (f *fetcher) awaitRoom(ctx context.Context, orders []order) {
+	full := func() bool {
+		for _, o := range orders {
+			if o.deed != fetchCheck {
+				continue
+			}
+			o.s.p.mu.Lock()
+			waits := o.s.want && !o.s.paused && o.s.p.mu.phase == phaseRunning
+			o.s.p.mu.Unlock()
+			if waits {
+				return true
+			}
+		}
+		return false
+	}
+	if !full() {
+		return
+	}
+	timer := time.NewTimer(pauseAfter)
+	defer timer.Stop()
+	for full() {
+		select {
+		case <-f.room:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 func (f *fetcher) obey(o order) {
 	s := o.s
 	current := f.streams[s.id] == s
 	s.p.mu.Lock()
+	was := s.paused
 	next, want, live := s.next, s.want, s.p.mu.phase == phaseRunning || s.scanEnd >= 0
 	switch o.deed {
 	case fetchBegin:
@@ -146,7 +193,7 @@ func (f *fetcher) obey(o order) {
 		}
 	case fetchCheck:
 		switch {
-		case !current:
+		case !current || want == was:
 		case want:
 			f.reader.Pause(s.id)
 		default:

@@ -18,7 +18,8 @@ import (
 type lane struct {
 	hash   uint64
 	items  []laneItem
-	active *delivery // being handled, or on its way to where that leads; mostly the first
+	base   []laneItem // the array of items from its start, empty: items moves on in it
+	active *delivery  // being handled, or on its way to where that leads; mostly the first
 }
 
 // laneItem is one message of a lane, in its place that counts: a message that
@@ -39,7 +40,7 @@ type laneItem struct {
 func (l *lane) insert(d *delivery) (ok bool, void *delivery) {
 	i, found := l.search(d.order)
 	if !found {
-		l.items = slices.Insert(l.items, i, laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d})
+		l.add(i, laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d})
 		return true, nil
 	}
 	it := &l.items[i]
@@ -57,7 +58,7 @@ func (l *lane) insert(d *delivery) (ok bool, void *delivery) {
 func (l *lane) expect(order int64, hop, tier int) {
 	i, found := l.search(order)
 	if !found {
-		l.items = slices.Insert(l.items, i, laneItem{order: order, hop: hop, tier: tier})
+		l.add(i, laneItem{order: order, hop: hop, tier: tier})
 	} else if it := &l.items[i]; hop > it.hop {
 		it.hop, it.tier = hop, tier
 	}
@@ -101,7 +102,7 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 func (l *lane) done(d *delivery) {
 	l.release(d)
 	if i, found := l.search(d.order); found && l.items[i].d == d {
-		l.items = slices.Delete(l.items, i, i+1)
+		l.remove(i)
 	}
 }
 
@@ -148,5 +149,33 @@ func (l *lane) replace(old, d *delivery) {
 	}
 	if l.active == old {
 		l.active = d
+	}
+}
+
+// add puts an item in a place, mostly the last.
+func (l *lane) add(i int, it laneItem) {
+	if n := len(l.items); n == cap(l.items) {
+		items := make([]laneItem, n, 2*n+2)
+		copy(items, l.items)
+		l.items, l.base = items, items[:0]
+	}
+	if i == len(l.items) {
+		l.items = append(l.items, it)
+		return
+	}
+	l.items = slices.Insert(l.items, i, it)
+}
+
+// remove takes an item out, mostly the first, which takes no time however many
+// there are.
+func (l *lane) remove(i int) {
+	if i > 0 {
+		l.items = slices.Delete(l.items, i, i+1)
+		return
+	}
+	l.items[0] = laneItem{}
+	l.items = l.items[1:]
+	if len(l.items) == 0 {
+		l.items = l.base
 	}
 }

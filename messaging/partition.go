@@ -343,7 +343,7 @@ func (p *partition) advanceLocked(l *lane) {
 		invariants.Check(l.active == nil, "a lane without messages handles one")
 		if p.mu.lanes[l.hash] == l {
 			delete(p.mu.lanes, l.hash)
-			if cap(l.items) <= 8 && len(p.mu.free) < 1024 {
+			if cap(l.items) <= 16 && len(p.mu.free) < 1024 {
 				p.mu.free = append(p.mu.free, l)
 			}
 		}

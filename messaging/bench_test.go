@@ -1,0 +1,254 @@
+package messaging_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawlstream/pawl/cluster"
+	"github.com/pawlstream/pawl/internal/devbroker"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/messaging"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// loaded is a topic with messages in it, on the Kafka that PAWL_TEST_KAFKA
+// names or on an in-process broker.
+type loaded struct {
+	cl    cluster.Cluster
+	admin *kafka.Admin
+	name  string
+	app   string
+	keys  []string
+}
+
+const benchPartitions = 4
+
+func newLoaded(tb testing.TB) *loaded {
+	tb.Helper()
+	l := &loaded{}
+	if addr := os.Getenv("PAWL_TEST_KAFKA"); addr != "" {
+		l.cl = cluster.Cluster{Brokers: strings.Split(addr, ",")}
+	} else {
+		b, err := devbroker.Start(devbroker.Config{})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(b.Close)
+		l.cl = b.Cluster()
+	}
+	admin, err := kafka.NewAdmin(kafka.Config{Cluster: l.cl})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l.admin = admin
+	l.app = fmt.Sprintf("bench%d", time.Now().UnixNano())
+	l.name = l.app + ".work"
+	if _, err := admin.CreateTopic(context.Background(), kafka.TopicSpec{Name: l.name, Partitions: benchPartitions}); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		all, err := admin.Topics(context.Background())
+		if err != nil {
+			tb.Error(err)
+		}
+		for name := range all {
+			if strings.HasPrefix(name, l.app+".") {
+				if err := admin.DeleteTopics(context.Background(), name); err != nil {
+					tb.Error(err)
+				}
+			}
+		}
+		admin.Close()
+	})
+	return l
+}
+
+// zipf returns n keys, Zipf-distributed over so many different ones, and the
+// share of the hottest.
+func zipf(n, different int) (keys []string, hottest float64) {
+	z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.2, 10, uint64(different-1))
+	counts := make(map[string]int)
+	for range n {
+		k := fmt.Sprint("key-", z.Uint64())
+		keys = append(keys, k)
+		counts[k]++
+	}
+	most := 0
+	for _, c := range counts {
+		most = max(most, c)
+	}
+	return keys, float64(most) / float64(n)
+}
+
+func (l *loaded) fill(tb testing.TB, keys []string) {
+	tb.Helper()
+	p, err := kafka.NewProducer(kafka.Config{Cluster: l.cl})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer p.Close()
+	value := make([]byte, 100)
+	for chunk := range slices.Chunk(keys, 10_000) {
+		recs := make([]kafka.Record, len(chunk))
+		for i, k := range chunk {
+			recs[i] = kafka.Record{Topic: l.name, Partition: -1, Key: []byte(k), Value: value}
+		}
+		if err := p.Publish(context.Background(), recs...); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// raw reads n messages and does nothing with them.
+func (l *loaded) raw(tb testing.TB, n int) time.Duration {
+	tb.Helper()
+	r, err := kafka.NewReader(kafka.Config{Cluster: l.cl}, kafka.ReaderConfig{Committed: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer r.Close()
+	start := time.Now()
+	for p := range int32(benchPartitions) {
+		r.Consume(topic.Bytes(l.name).Description, p, 0)
+	}
+	var batch kafka.Batch
+	for read := 0; read < n; read += len(batch.Envelopes) {
+		if err := r.Poll(context.Background(), 10_000, &batch); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return time.Since(start)
+}
+
+// run runs a worker until n messages are acked. The time counts from the first
+// that a handler gets.
+func (l *loaded) run(tb testing.TB, cfg messaging.Config, n int, h messaging.Handler) time.Duration {
+	tb.Helper()
+	cfg.Cluster, cfg.Topic, cfg.Application = l.cl, l.name, l.app
+	cfg.Consumer = fmt.Sprintf("c%d", time.Now().UnixNano())
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	var first sync.Once
+	var start time.Time
+	w, err := messaging.New(cfg, func(ctx context.Context, d messaging.Delivery) error {
+		first.Do(func() { start = time.Now() })
+		return h(ctx, d)
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for w.Stats().Acked < int64(n) {
+		<-look.C
+	}
+	took := time.Since(start)
+	cancel()
+	if err := <-done; err != nil {
+		tb.Fatal(err)
+	}
+	return took
+}
+
+// BenchmarkNoWork compares the rate of handlers that do nothing with that of
+// reading alone, in one run.
+func BenchmarkNoWork(b *testing.B) {
+	const n = 500_000
+	l := newLoaded(b)
+	keys, _ := zipf(n, 10_000)
+	l.fill(b, keys)
+	l.raw(b, n) // once to warm up
+	nothing := func(context.Context, messaging.Delivery) error { return nil }
+	for b.Loop() {
+		raw := l.raw(b, n)
+		b.ReportMetric(n/raw.Seconds(), "raw/s")
+		for _, order := range []messaging.Order{messaging.Unordered, messaging.ByKey} {
+			took := l.run(b, messaging.Config{Order: order}, n, nothing)
+			b.ReportMetric(n/took.Seconds(), string(order)+"/s")
+			b.ReportMetric(100*raw.Seconds()/took.Seconds(), string(order)+"-%-of-raw")
+		}
+	}
+}
+
+// BenchmarkZipf has 1 ms of simulated work a message and Zipf-distributed keys
+// that arrive, whatever is done with them, at 80 % of the bound: the lesser of
+// the concurrency and 1 / the share of the hottest key, ÷ the work as measured.
+// The p99 is from arrival to ack. The plain client, one message after the
+// other, is the baseline.
+func BenchmarkZipf(b *testing.B) {
+	const concurrency = 64
+	for b.Loop() {
+		keys, hottest := zipf(20_000, 1000)
+		work := time.Duration(0)
+		const samples = 50
+		for range samples {
+			start := time.Now()
+			time.Sleep(time.Millisecond)
+			work += time.Since(start) / samples
+		}
+		bound := min(concurrency, 1/hottest) / work.Seconds()
+		rate := 0.8 * bound
+		l := newLoaded(b)
+		var mu sync.Mutex
+		var took []time.Duration
+		p, err := kafka.NewProducer(kafka.Config{Cluster: l.cl})
+		if err != nil {
+			b.Fatal(err)
+		}
+		n := min(len(keys), int(10*rate))
+		start := time.Now()
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			sent := 0
+			tick := time.NewTicker(2 * time.Millisecond)
+			defer tick.Stop()
+			for sent < n {
+				<-tick.C
+				due := min(n, int(time.Since(start).Seconds()*rate))
+				if due <= sent {
+					continue
+				}
+				recs := make([]kafka.Record, due-sent)
+				now := time.Now().UTC().Format(time.RFC3339Nano)
+				for i := range recs {
+					recs[i] = kafka.Record{Topic: l.name, Partition: -1, Key: []byte(keys[sent+i]), Value: []byte(now)}
+				}
+				sent = due
+				sending.Go(func() { // what is slow to be written does not slow down the arrivals
+					if err := p.Publish(context.Background(), recs...); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+		})
+		all := l.run(b, messaging.Config{Concurrency: concurrency}, n, func(_ context.Context, d messaging.Delivery) error {
+			time.Sleep(time.Millisecond)
+			at, err := time.Parse(time.RFC3339Nano, string(d.Value()))
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			took = append(took, time.Since(at))
+			mu.Unlock()
+			return nil
+		})
+		sending.Wait()
+		p.Close()
+		slices.Sort(took)
+		b.ReportMetric(bound, "bound/s")
+		b.ReportMetric(float64(n)/all.Seconds(), "sustained/s")
+		b.ReportMetric(float64(took[len(took)*99/100].Milliseconds()), "p99-ms")
+		b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "p50-ms")
+		b.ReportMetric(1/work.Seconds(), "plain-client/s")
+	}
+}
