@@ -16,21 +16,22 @@ import (
 
 // Broker is a running broker. Its methods are safe for concurrent use.
 type Broker struct {
-	dir      string
-	config   Config
-	settings settings // the broker's own
-	id       string   // of the cluster that it is all of
-	lock     *lock
-	disk     *disk
-	db       *pebble.DB
-	writer   *writer
-	requests *budget // bytes of requests in flight
-	answers  *budget // bytes of answers in flight
-	sasl     *authenticator
-	inside   *pipeListener
-	outside  net.Listener // nil unless it listens
-	address  string       // that clients from outside are told
-	latency  latencies
+	dir         string
+	config      Config
+	settings    settings // the broker's own
+	id          string   // of the cluster that it is all of
+	lock        *lock
+	disk        *disk
+	db          *pebble.DB
+	writer      *writer
+	requests    *budget // bytes of requests in flight from outside
+	ownRequests *budget // and from this process
+	answers     *budget // bytes of answers in flight
+	sasl        *authenticator
+	inside      *pipeListener
+	outside     net.Listener // nil unless it listens
+	address     string       // that clients from outside are told
+	latency     latencies
 
 	ctx    context.Context // ends when the broker closes or dies
 	cancel context.CancelFunc
@@ -47,7 +48,9 @@ type Broker struct {
 		closed       bool
 		err          error // why the broker died
 		rounds       []*round
-		lastRound    *round
+		lastRound    *round // that anything is staged in; nil if all is on disk
+		topicRound   *round // that a topic is staged in: reads of other things don't wait for a disk that is stuck
+		groupRound   *round // that a group or its offsets are staged in
 		topics       map[string]*topic
 		topicIDs     map[[16]byte]*topic
 		partitions   map[uint32]*partition
@@ -111,7 +114,7 @@ func open(dir string, c Config) (_ *Broker, err error) {
 			err = errors.Join(err, b.db.Close())
 		}
 	}()
-	b.requests, b.answers = newBudget(c.Memory/4), newBudget(c.Memory/4)
+	b.requests, b.ownRequests, b.answers = newBudget(c.Memory/8), newBudget(c.Memory/8), newBudget(c.Memory/4)
 	b.sasl = newAuthenticator(c.Users)
 	b.mu.topics = make(map[string]*topic)
 	b.mu.topicIDs = make(map[[16]byte]*topic)

@@ -106,12 +106,12 @@ func (b *Broker) offsetFetch(_ *connection, req *kmsg.OffsetFetchRequest) answer
 			}
 			resp.Topics = append(resp.Topics, rt)
 		}
-		return answer{resp: resp, round: b.barrierLocked()}
+		return answer{resp: resp, round: b.mu.groupRound}
 	}
 	for _, rq := range req.Groups {
 		resp.Groups = append(resp.Groups, b.fetchOffsetsLocked(rq, req.RequireStable))
 	}
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.groupRound}
 }
 
 // fetchOffsetsLocked answers what a group has committed. With stable, an offset

@@ -349,7 +349,10 @@ func pack(codec int8, records []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: codec %d", ErrCorrupt, codec)
 	}
 	_, err := w.Write(records)
-	return out.Bytes(), errors.Join(err, w.Close())
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil // all of it is there once it is closed
 }
 
 // replace stages what is left of a chunk in its place, unless something else

@@ -78,7 +78,7 @@ func (b *Broker) describeConfigs(_ *connection, req *kmsg.DescribeConfigsRequest
 		}
 		resp.Resources = append(resp.Resources, rr)
 	}
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.topicRound}
 }
 
 func (b *Broker) describeSetting(own map[string]string, d definition, synonyms bool) kmsg.DescribeConfigsResponseResourceConfig {

@@ -28,6 +28,8 @@ type connection struct {
 	client string // how it calls itself in its last request
 	login  login
 
+	requests *budget // of bytes of requests in flight
+
 	once sync.Once
 }
 
@@ -75,7 +77,10 @@ func (b *Broker) connect(conn net.Conn, inside bool) *connection {
 	if b.config.TLS != nil && !inside {
 		conn = tls.Server(conn, b.config.TLS)
 	}
-	c := &connection{b: b, inside: inside, conn: conn, in: bufio.NewReaderSize(conn, 16<<10)}
+	c := &connection{b: b, inside: inside, conn: conn, in: bufio.NewReaderSize(conn, 16<<10), requests: b.requests}
+	if inside {
+		c.requests = b.ownRequests // whoever is outside can't use them up
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.closed || b.mu.err != nil || int64(len(b.mu.connections)) >= b.settings.number("max.connections") {
@@ -105,7 +110,7 @@ func (c *connection) serve() {
 		defer c.close() // and so ends the reader
 		defer func() {  // what is not sent any more
 			for s := range answers {
-				c.b.drop(s)
+				c.drop(s)
 			}
 		}()
 		defer cancel()
@@ -140,14 +145,14 @@ func (c *connection) read(ctx context.Context, answers chan<- sending) error {
 		c.b.latency.requests.Add(1)
 		a, err := c.handle(f)
 		if err != nil {
-			c.b.drop(sending{f, a})
+			c.drop(sending{f, a})
 			return err
 		}
-		f.decoded(c.b.requests)
+		f.decoded(c.requests)
 		select {
 		case answers <- sending{f, a}:
 		case <-ctx.Done():
-			c.b.drop(sending{f, a})
+			c.drop(sending{f, a})
 			return ctx.Err()
 		}
 	}
@@ -172,11 +177,11 @@ func (c *connection) handle(f *frame) (a answer, err error) {
 }
 
 // drop gives back what an answer that is sent, or can't be, has taken.
-func (b *Broker) drop(s sending) {
+func (c *connection) drop(s sending) {
 	if s.answer.release != nil {
 		s.answer.release()
 	}
-	b.requests.give(s.frame.weight)
+	c.requests.give(s.frame.weight)
 }
 
 func (c *connection) write(ctx context.Context, answers <-chan sending) {
@@ -200,7 +205,7 @@ func (c *connection) write(ctx context.Context, answers <-chan sending) {
 				buf = nil
 			}
 		}
-		c.b.drop(s)
+		c.drop(s)
 		if err != nil || s.answer.last {
 			return
 		}

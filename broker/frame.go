@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kbin"
@@ -90,7 +91,7 @@ func (c *connection) readFrame(ctx context.Context) (f *frame, err error) {
 	}
 	defer func() {
 		if err != nil {
-			c.b.requests.give(f.weight)
+			c.requests.give(f.weight)
 		}
 	}()
 	body, err := c.readBody(ctx, f, size-frameHeader)
@@ -100,34 +101,38 @@ func (c *connection) readFrame(ctx context.Context) (f *frame, err error) {
 	return f, f.decode(body)
 }
 
-// wholeMax is how big a request is read at once, if there is memory for it.
+// The pieces in which a request is read: what is taken from the budget and made
+// for it grows with what has come, so that who sends little holds little.
+const (
+	pieceMin = 64 << 10
+	pieceMax = 1 << 20
+)
+
+// wholeMax is how big a request from within the process is that is read at
+// once, if there is memory for it.
 const wholeMax = 8 << 20
 
 // readBody reads the rest of a request, a piece at a time, each taken from the
 // budget before.
 func (c *connection) readBody(ctx context.Context, f *frame, size int64) ([]byte, error) {
-	const piece = 1 << 20
 	each := int64(1)
 	if f.key != int16(kmsg.Produce) {
 		each = decodingWeight
 	}
-	if n := size * each; size <= wholeMax && f.weight+n <= c.b.requests.total && c.b.requests.try(n) {
+	if n := size * each; c.inside && size <= wholeMax && n <= c.requests.total && c.requests.try(n) {
 		f.weight += n
 		body := make([]byte, size)
 		_, err := io.ReadFull(c.in, body)
 		return body, err
 	}
-	body := make([]byte, 0, min(size, piece))
+	body := make([]byte, 0, min(size, pieceMin))
 	for size > 0 {
-		n := min(size, piece)
+		n := min(size, max(pieceMin, min(int64(len(body)), pieceMax)))
 		if err := c.takeRequest(ctx, f, n*each); err != nil {
 			return nil, err
 		}
 		at := len(body)
-		if cap(body)-at < int(n) {
-			body = append(body, make([]byte, n)...)
-		}
-		body = body[:at+int(n)]
+		body = slices.Grow(body, int(n))[:at+int(n)]
 		if _, err := io.ReadFull(c.in, body[at:]); err != nil {
 			return nil, err
 		}
@@ -138,14 +143,14 @@ func (c *connection) readBody(ctx context.Context, f *frame, size int64) ([]byte
 
 // takeRequest takes from the budget, in time.
 func (c *connection) takeRequest(ctx context.Context, f *frame, n int64) error {
-	n = min(n, c.b.requests.total-f.weight)
+	n = min(n, c.requests.total-f.weight)
 	if n <= 0 {
 		return nil
 	}
-	if !c.b.requests.try(n) {
+	if !c.requests.try(n) {
 		ctx, cancel := context.WithTimeout(ctx, frameTime)
 		defer cancel()
-		if err := c.b.requests.take(ctx, n); err != nil {
+		if err := c.requests.take(ctx, n); err != nil {
 			return fmt.Errorf("wait for memory: %w", err)
 		}
 	}

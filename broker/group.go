@@ -62,15 +62,19 @@ func (s groupState) String() string {
 func (b *Broker) groupLocked(id string) *group {
 	g := b.mu.groups[id]
 	if g == nil {
-		g = &group{
-			b: b, id: id, emptySince: now(),
-			members: make(map[string]*member), instances: make(map[string]string),
-			announced: make(map[string]*time.Timer),
-			offsets:   make(map[offsetOf]committed), pending: make(map[offsetOf]int),
-		}
+		g = b.emptyGroup(id)
 		b.mu.groups[id] = g
 	}
 	return g
+}
+
+func (b *Broker) emptyGroup(id string) *group {
+	return &group{
+		b: b, id: id, emptySince: now(),
+		members: make(map[string]*member), instances: make(map[string]string),
+		announced: make(map[string]*time.Timer),
+		offsets:   make(map[offsetOf]committed), pending: make(map[offsetOf]int),
+	}
 }
 
 // encode is the group as it is stored, without its offsets.

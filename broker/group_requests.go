@@ -136,7 +136,7 @@ func (b *Broker) joinGroup(c *connection, req *kmsg.JoinGroupRequest) answer {
 	// The answer to its join was lost, or nothing is new.
 	g.describeJoinLocked(m, resp, g.leader)
 	g.renewLocked(m)
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.groupRound}
 }
 
 // comeBackLocked lets a static member that comes with its instance and no ID
@@ -210,7 +210,7 @@ func (b *Broker) syncGroup(_ *connection, req *kmsg.SyncGroupRequest) answer {
 		m.synced = true
 		g.renewLocked(m)
 		g.answerSyncLocked(m, resp)
-		return answer{resp: resp, round: b.barrierLocked()}
+		return answer{resp: resp, round: b.mu.groupRound}
 	}
 	if m.sync != nil {
 		m.sync.resp.ErrorCode = kerr.UnknownMemberID.Code
@@ -282,7 +282,7 @@ func (b *Broker) leaveGroup(_ *connection, req *kmsg.LeaveGroupRequest) answer {
 	if g != nil {
 		g.dropIfUnusedLocked()
 	}
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.groupRound}
 }
 
 // leaveLocked removes one member, which may be named by its instance alone.
@@ -343,7 +343,7 @@ func (b *Broker) describeGroups(_ *connection, req *kmsg.DescribeGroupsRequest) 
 		}
 		resp.Groups = append(resp.Groups, rg)
 	}
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.groupRound}
 }
 
 func (b *Broker) listGroups(_ *connection, req *kmsg.ListGroupsRequest) answer {
@@ -361,7 +361,7 @@ func (b *Broker) listGroups(_ *connection, req *kmsg.ListGroupsRequest) answer {
 		rg.Group, rg.ProtocolType, rg.GroupState, rg.GroupType = g.id, g.protocolType, g.state.String(), "classic"
 		resp.Groups = append(resp.Groups, rg)
 	}
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.groupRound}
 }
 
 func (b *Broker) deleteGroups(_ *connection, req *kmsg.DeleteGroupsRequest) answer {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"testing"
 	"time"
 
@@ -212,4 +213,11 @@ func numbered(prefix string, n int) (values []string) {
 		values = append(values, fmt.Sprintf("%s%d", prefix, i))
 	}
 	return values
+}
+
+type ctx = context.Context
+
+// dial connects to the broker that the kit has now.
+func (k *kit) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return k.Cluster().Dial(ctx, network, addr)
 }

@@ -82,7 +82,7 @@ func (b *Broker) metadata(c *connection, req *kmsg.MetadataRequest) answer {
 		for _, name := range slices.Sorted(maps.Keys(b.mu.topics)) {
 			add(b.mu.topics[name])
 		}
-		return answer{resp: resp, round: b.barrierLocked()}
+		return answer{resp: resp, round: b.mu.topicRound}
 	}
 	for _, q := range req.Topics {
 		if q.Topic == nil {
@@ -108,7 +108,7 @@ func (b *Broker) metadata(c *connection, req *kmsg.MetadataRequest) answer {
 	if len(o.changes) > 0 {
 		return answer{resp: resp, round: b.stageLocked(&o)}
 	}
-	return answer{resp: resp, round: b.barrierLocked()}
+	return answer{resp: resp, round: b.mu.topicRound}
 }
 
 func (b *Broker) describeCluster(c *connection, req *kmsg.DescribeClusterRequest) answer {

@@ -94,6 +94,14 @@ func (b *Broker) stageLocked(o *op) *round {
 	r.ops = append(r.ops, o)
 	r.bytes += o.bytes
 	b.mu.lastRound = r
+	for _, c := range o.changes {
+		switch c.key[0] {
+		case prefixTopic:
+			b.mu.topicRound = r
+		case prefixGroup, prefixOffset, prefixPending:
+			b.mu.groupRound = r
+		}
+	}
 	select {
 	case b.writer.wake <- struct{}{}:
 	default:
@@ -224,8 +232,10 @@ func (w *writer) sync() {
 			}
 		}
 		r.ops = nil
-		if w.b.mu.lastRound == r {
-			w.b.mu.lastRound = nil
+		for _, last := range []**round{&w.b.mu.lastRound, &w.b.mu.topicRound, &w.b.mu.groupRound} {
+			if *last == r {
+				*last = nil
+			}
 		}
 		w.b.mu.Unlock()
 		close(r.done)

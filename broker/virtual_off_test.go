@@ -1,0 +1,6 @@
+//go:build !synctests
+
+package broker
+
+// virtual says whether the client library was built for virtual time.
+const virtual = false
