@@ -11,9 +11,12 @@ import (
 	"github.com/pawlstream/pawl/topic"
 )
 
-// metadataFormat is the format of a member's metadata. Members that they do
-// not know are passed over by readers, and a newer format is refused.
+// metadataFormat is the format of a member's metadata. Fields that they do not
+// know are passed over by readers, and a newer format is refused.
 const metadataFormat = 1
+
+// capacityMax bounds what a member says of itself.
+const capacityMax = 1 << 20
 
 // memberMetadata is what a member tells the leader when it joins: a JSON
 // object, in the user data of Kafka's own subscription format, so that
@@ -48,9 +51,7 @@ func parseMetadata(b []byte) (memberMetadata, error) {
 	if m.V != metadataFormat {
 		return m, &changelog.FormatError{What: "member metadata", Found: m.V}
 	}
-	if m.Capacity <= 0 {
-		m.Capacity = 1
-	}
+	m.Capacity = min(max(m.Capacity, 1), capacityMax)
 	return m, nil
 }
 
@@ -68,14 +69,17 @@ func (m member) reads(set string) bool {
 	return ok && slices.Contains(m.metadata.Formats, changelog.Format)
 }
 
-// assignGroup is called on the leader of the group.
-func assignGroup(infos []kafka.MemberInfo, partitions map[string]int32) (map[string][]topic.Partition, error) {
+// assignGroup is called on the leader of the group. A member whose metadata it
+// can't read, such as one of a newer format, is told of and assigned nothing: it
+// must not cost the others theirs.
+func assignGroup(infos []kafka.MemberInfo, partitions map[string]int32, passed func(instance string, err error)) map[string][]topic.Partition {
 	var members []member
 	sets := make(map[string][]string)
 	for _, info := range infos {
 		m, err := parseMetadata(info.Metadata)
 		if err != nil {
-			return nil, fmt.Errorf("member %s: %w", info.Instance, err)
+			passed(info.Instance, err)
+			continue
 		}
 		members = append(members, member{id: info.ID, instance: info.Instance, metadata: m})
 		for set, topics := range m.Sets {
@@ -101,7 +105,7 @@ func assignGroup(infos []kafka.MemberInfo, partitions map[string]int32) (map[str
 	for _, parts := range result {
 		slices.SortFunc(parts, topic.Partition.Compare)
 	}
-	return result, nil
+	return result
 }
 
 // assign gives each shard to a member, by the member's ID: a pure function of

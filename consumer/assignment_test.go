@@ -130,10 +130,7 @@ func TestAssignSkipsMembersThatCannotRead(t *testing.T) {
 func TestAssignGroupKeepsSetsTogether(t *testing.T) {
 	m := memberMetadata{V: 1, Formats: []int{1}, Capacity: 1, Sets: map[string][]string{"joined": {"clicks", "views"}}}
 	infos := []kafka.MemberInfo{{ID: "x", Instance: "x", Metadata: m.marshal()}, {ID: "y", Instance: "y", Metadata: m.marshal()}}
-	got, err := assignGroup(infos, map[string]int32{"clicks": 4, "views": 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := assignGroup(infos, map[string]int32{"clicks": 4, "views": 4}, func(instance string, err error) { t.Errorf("member %s is passed over: %v", instance, err) })
 	for n := range int32(4) {
 		for member, parts := range got {
 			clicks := slices.Contains(parts, topic.Partition{Topic: "clicks", Number: n})
@@ -168,19 +165,34 @@ func TestMemberMetadataFormat(t *testing.T) {
 
 func FuzzParseMetadata(f *testing.F) {
 	f.Add(someMember("a").metadata.marshal())
+	f.Add([]byte(`{"v":2,"sets":{"words":["words"]}}`))
+	f.Add([]byte(`{"v":1,"formats":[1],"capacity":4611686018427387904,"sets":{"words":["words"]}}`))
 	f.Add([]byte(`{"v":1,"capacity":-1,"shards":{"x":{}},"sets":{"":[]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parseMetadata(b)
 		parseAdvice(string(b))
+		// Whatever members say, the leader does not fall over it, and the shards
+		// are assigned.
+		say := []kafka.MemberInfo{{ID: "b", Instance: "b", Metadata: someMember("b").metadata.marshal()}}
+		for i := range 4 {
+			say = append(say, kafka.MemberInfo{ID: fmt.Sprint(i), Metadata: b})
+		}
+		n := 0
+		for _, parts := range assignGroup(say, map[string]int32{"words": 3}, func(string, error) {}) {
+			for _, p := range parts {
+				if p.Topic == "words" {
+					n++
+				}
+			}
+		}
+		if n < 3 && err != nil {
+			t.Errorf("%s: %d of 3 shards are assigned", b, n)
+		}
 		if err != nil {
 			return
 		}
-		if m.Capacity <= 0 {
+		if m.Capacity <= 0 || m.Capacity > capacityMax {
 			t.Errorf("capacity %d", m.Capacity)
-		}
-		// Whatever a member says, the leader does not fall over it.
-		if _, err := assignGroup([]kafka.MemberInfo{{ID: "a", Metadata: b}, {ID: "b", Metadata: someMember("b").metadata.marshal()}}, map[string]int32{"words": 3}); err != nil {
-			t.Errorf("%s: %v", b, err)
 		}
 	})
 }

@@ -109,3 +109,39 @@ func TestForeignTransactionHoldsUpARestore(t *testing.T) {
 		checkStored(t, c, "words-000", map[string]int{"a": 2})
 	})
 }
+
+// C04: a process stands still for longer than its transaction's timeout and
+// shorter than its session. The coordinator aborts the transaction and raises
+// the epoch; the commit that was under way is refused, and the shard comes back
+// by itself, with nothing lost.
+func TestCoordinatorAbortsWhileItsOwnerStalls(t *testing.T) {
+	for name, hold := range map[string]string{"before EndTxn": "EndTxn", "everything": ""} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T) {
+				c := consumertest.Start(t, &program{}, consumer.Config{TransactionTimeout: 10 * time.Second, SessionTimeout: time.Minute})
+				msgs := repeated(20, "a", "b", "c")
+				send(c, msgs...)
+				c.Settle()
+				release := func() { c.Thaw("p1") }
+				if hold != "" {
+					release = c.Hold("p1", hold)
+				}
+				send(c, msgs...)
+				if hold == "" {
+					c.Freeze("p1")
+				}
+				c.Advance(19 * time.Second)
+				release()
+				begun := time.Now()
+				c.Settle()
+				if took := time.Since(begun); took > 10*time.Second {
+					t.Errorf("the shard took %v to come back", took)
+				}
+				checkExact(t, c, countOf(append(msgs, msgs...)))
+				if got := c.Status("p1").Shards[0].Phase; got != consumer.Running {
+					t.Errorf("the shard is %s", got)
+				}
+			})
+		})
+	}
+}
