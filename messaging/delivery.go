@@ -30,6 +30,7 @@ type delivery struct {
 	due     time.Time // not before; zero: at once
 
 	lane    *lane // nil for a message that is in no order
+	chained bool  // given to a handler together with the one before it in its lane. partition.mu guards it
 	hash    uint64
 	handed  time.Time // when the handler got it; zero before. partition.mu guards it
 	logged  bool      // that it is stuck. partition.mu guards it

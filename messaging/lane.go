@@ -84,6 +84,9 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 	}
 	if first.d != nil && (first.tier == streamInput || first.d.due.IsZero()) {
 		l.active = first.d
+		if first.d.chained { // it is where it has to be
+			return nil, nil, 0
+		}
 		return first.d, nil, 0
 	}
 	if first.tier == streamInput {
@@ -96,6 +99,23 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 		}
 	}
 	return nil, join, first.tier
+}
+
+// chain appends up to most messages that come right after the one that is about
+// to be handled, so that one handler gets all of them, one after the other.
+func (l *lane) chain(most int, into []*delivery) []*delivery {
+	if len(l.items) == 0 || l.items[0].d != l.active || l.items[0].tier != streamInput {
+		return into
+	}
+	for i := 1; i < len(l.items) && i <= most; i++ {
+		it := &l.items[i]
+		if it.tier != streamInput || it.d == nil || it.moving || it.d.chained {
+			break
+		}
+		it.d.chained = true
+		into = append(into, it.d)
+	}
+	return into
 }
 
 // done takes a message out that is settled.

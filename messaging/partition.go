@@ -400,34 +400,44 @@ func (p *partition) offerLocked() bool {
 	return true
 }
 
-// take gives up to most messages to a handler. more says that there are others.
-func (p *partition) take(most int, into []*delivery) (ds []*delivery, more bool) {
+// take gives up to most messages to a handler. follows says of each whether it
+// is to be handled only if the one before was acked. more says that there are
+// others.
+func (p *partition) take(most int) (ds []*delivery, follows []bool, more bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.offered = false
 	if p.mu.phase != phaseRunning {
-		return into, false
+		return nil, nil, false
+	}
+	if d := p.mu.cleared; d != nil {
+		p.mu.cleared = nil
+		return []*delivery{p.handLocked(d, now)}, []bool{false}, p.offerLocked()
 	}
 	if p.mu.careful {
-		if d := p.mu.cleared; d != nil {
-			p.mu.cleared = nil
-			into = append(into, p.handLocked(d, now))
-		}
-		return into, false
+		return nil, nil, false
 	}
-	if d := p.mu.cleared; d != nil { // it has been careful until just now
-		p.mu.cleared = nil
-		into = append(into, p.handLocked(d, now))
-	}
-	for range most {
+	most = min(most, p.mu.ready.len()+chunkMax)
+	ds = make([]*delivery, 0, min(most, 32))
+	for len(ds) < most {
 		d := p.mu.ready.pop()
 		if d == nil {
 			break
 		}
-		into = append(into, p.handLocked(d, now))
+		ds = append(ds, p.handLocked(d, now))
+		follows = append(follows, false)
+		if d.lane == nil || p.w.batch != nil {
+			continue
+		}
+		n := len(ds)
+		ds = d.lane.chain(most-n, ds)
+		for _, d := range ds[n:] {
+			p.handLocked(d, now)
+			follows = append(follows, true)
+		}
 	}
-	return into, p.offerLocked()
+	return ds, follows, p.offerLocked()
 }
 
 func (p *partition) handLocked(d *delivery, now time.Time) *delivery {
@@ -440,9 +450,11 @@ func (p *partition) handLocked(d *delivery, now time.Time) *delivery {
 func (p *partition) giveBack(ds []*delivery) {
 	p.mu.Lock()
 	for i := len(ds) - 1; i >= 0; i-- {
-		ds[i].handed = time.Time{}
-		p.mu.out--
-		p.mu.ready.unpop(ds[i])
+		if d := ds[i]; !p.unchainLocked(d) {
+			d.handed = time.Time{}
+			p.mu.out--
+			p.mu.ready.unpop(d)
+		}
 	}
 	offer := p.offerLocked()
 	p.mu.Unlock()
@@ -450,6 +462,20 @@ func (p *partition) giveBack(ds []*delivery) {
 	if offer {
 		p.w.pool.offer(p)
 	}
+}
+
+// unchainLocked takes a message back that a handler was given together with the
+// one before it, and that it has not come to. It is handled in its turn.
+func (p *partition) unchainLocked(d *delivery) bool {
+	if !d.chained {
+		return false
+	}
+	d.chained, d.handed = false, time.Time{}
+	p.mu.out--
+	if d.lane != nil && d.lane.active == d {
+		p.readyLocked(d) // its turn has come already
+	}
+	return true
 }
 
 // result is what a handler returned.
@@ -483,6 +509,11 @@ func (p *partition) afterLocked() {
 
 // resultLocked does what a handler's result says.
 func (p *partition) resultLocked(d *delivery, err error) {
+	if err == errNotReached {
+		p.unchainLocked(d)
+		return
+	}
+	d.chained = false
 	if p.mu.phase == phaseFenced || d.state.Load() != pending {
 		return // it was settled by Ack or Nack; or is no longer ours
 	}
@@ -501,6 +532,10 @@ func (p *partition) resultLocked(d *delivery, err error) {
 	}
 	p.verdictLocked(d, v, err)
 }
+
+// errNotReached is the result of a message that a handler was given together
+// with one before it that it has not acked.
+var errNotReached = errors.New("the message before it was not acked")
 
 // verdictLocked does to a message what was decided about it.
 func (p *partition) verdictLocked(d *delivery, v verdict, err error) {

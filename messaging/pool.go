@@ -38,6 +38,7 @@ type pool struct {
 type chunk struct {
 	p         *partition
 	ds        []*delivery
+	follows   []bool       // of each: it is of the lane of the one before, and waits for its ack
 	next      atomic.Int64 // the first that nobody has begun with
 	began     atomic.Int64 // when the present one was begun with: nanoseconds since 1970
 	abandoned atomic.Bool  // its handler did not return in time
@@ -112,7 +113,6 @@ func (l *pool) abandon(p *partition) (n int) {
 
 // handle is the goroutine of one handler at a time.
 func (l *pool) handle() {
-	var ds []*delivery
 	var rs []result
 	for {
 		p, most := l.wait()
@@ -120,8 +120,7 @@ func (l *pool) handle() {
 			l.running.Done()
 			return
 		}
-		var more bool
-		ds, more = p.take(most, make([]*delivery, 0, min(most, 8)))
+		ds, follows, more := p.take(most)
 		if more {
 			l.offer(p)
 		}
@@ -129,7 +128,7 @@ func (l *pool) handle() {
 			l.w.breaker.unused(most)
 			continue
 		}
-		c := &chunk{p: p, ds: ds}
+		c := &chunk{p: p, ds: ds, follows: follows}
 		c.began.Store(time.Now().UnixNano())
 		l.mu.Lock()
 		l.mu.chunks[c] = true
@@ -220,12 +219,18 @@ func (l *pool) look() {
 func (l *pool) handleChunk(c *chunk, rs []result) []result {
 	start := time.Now()
 	posted := start
+	acked := false // the message before
 	for {
 		i := c.next.Add(1) - 1
 		if i >= int64(len(c.ds)) {
 			break
 		}
 		d := c.ds[i]
+		if c.follows[i] && !acked {
+			rs = append(rs, result{d, errNotReached})
+			continue
+		}
+		acked = false
 		if !l.limit.wait(c.p.ctx) || c.p.ctx.Err() != nil {
 			c.p.giveBack(c.ds[i : i+1])
 			continue
@@ -242,6 +247,7 @@ func (l *pool) handleChunk(c *chunk, rs []result) []result {
 		if c.abandoned.Load() {
 			return nil
 		}
+		acked = err == nil && d.state.Load() == pending
 		rs = append(rs, result{d, err})
 		if end.Sub(posted) >= time.Millisecond {
 			c.p.finish(rs)
