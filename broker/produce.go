@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -16,6 +17,7 @@ type incoming struct {
 	failed  *kerr.Error
 	why     string
 	record  int32 // the one that failed, or -1
+	again   bool  // it was written before
 }
 
 func (in *incoming) fail(err *kerr.Error, why string) {
@@ -114,7 +116,13 @@ func (b *Broker) produce(_ *connection, req *kmsg.ProduceRequest) answer {
 		x.stageLocked(at, &o)
 	}
 	if len(o.changes) == 0 {
-		return answer{resp: resp, round: b.barrierLocked(), silent: req.Acks == 0}
+		a := answer{resp: resp, silent: req.Acks == 0}
+		for i := range byTopic {
+			if slices.ContainsFunc(byTopic[i], func(in incoming) bool { return in.again }) {
+				a.round = b.barrierLocked()
+			}
+		}
+		return a // what is refused is refused at once, whatever the disk does
 	}
 	return answer{resp: resp, round: b.stageLocked(&o), silent: req.Acks == 0}
 }
@@ -134,6 +142,7 @@ func (b *Broker) writeLocked(p *partition, x *transaction, in *incoming, version
 	if again := s.find(bt); again != nil {
 		// It is answered when the first one is on disk.
 		in.resp.BaseOffset, in.resp.LogAppendTime = again.base, again.time
+		in.again = true
 		return false
 	}
 	var err *kerr.Error
