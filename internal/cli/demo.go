@@ -26,6 +26,7 @@ type demoConfig struct {
 	keep    bool
 	dir     string
 	output  string
+	queue   bool
 }
 
 func newDemoCommand() *cobra.Command {
@@ -41,6 +42,12 @@ time the victim stays down, so that the other takes its shards over.
 At the end everything that was committed is read from the broker, and the
 stores are opened. Every message must have been counted once, and every total
 must equal a count made from the input by other code.
+
+With --queue the same input is a work queue. The handler of two processes fails
+by a rule that the seed decides: some attempts must be made again, some messages
+become dead letters. The processes are killed as they work; then the dead
+letters are redriven to a handler that is repaired. At the end every message
+must have been settled, and retried as often as the rule says.
 
 Needs nothing installed: the broker runs in this process, unless --brokers
 names a Kafka.`,
@@ -64,7 +71,8 @@ names a Kafka.`,
 	f.BoolVar(&cfg.keep, "keep", false, "leave those topics there")
 	f.StringVar(&cfg.dir, "dir", "", "keep stores and logs in this directory (default: a temporary one, which is removed)")
 	f.StringVarP(&cfg.output, "output", "o", "text", "what is printed: text or json")
-	cmd.AddCommand(newChildCommand())
+	f.BoolVar(&cfg.queue, "queue", false, "work a queue, with retries and dead letters")
+	cmd.AddCommand(newChildCommand(), newQueueChildCommand())
 	return cmd
 }
 
@@ -96,7 +104,7 @@ func (c demoConfig) command(cmd *cobra.Command) error {
 		progress = stderr
 	}
 	v := newView(progress, os.Getenv)
-	d, err := newDemo(c, v)
+	d, err := c.newRun(v)
 	if err != nil {
 		return err
 	}
@@ -119,11 +127,46 @@ func (c demoConfig) command(cmd *cobra.Command) error {
 	} else {
 		errs = append(errs, r.writeText(stdout))
 	}
-	if r.wrong.count > 0 {
-		errs = append(errs, fmt.Errorf("%d differences (seed %d):\n%v", r.wrong.count, c.seed, r.wrong))
+	if wrong := r.findings(); wrong.count > 0 {
+		errs = append(errs, fmt.Errorf("%d differences (seed %d):\n%v", wrong.count, c.seed, wrong))
 	}
 	return errors.Join(errs...)
 }
+
+// demoRun is a run of a demo: run runs it, with its result if it came to one;
+// abandon is for a parent that is about to exit.
+type demoRun interface {
+	run(ctx context.Context, stdin io.Reader) (outcome, error)
+	abandon()
+}
+
+// outcome is the result of a demo.
+type outcome interface {
+	writeJSON(io.Writer) error
+	writeText(io.Writer) error
+	findings() findings
+}
+
+func (c demoConfig) newRun(v *view) (demoRun, error) {
+	if c.queue {
+		return newQueueDemo(c, v)
+	}
+	d, err := newDemo(c, v)
+	return shardDemo{d}, err
+}
+
+// shardDemo is the demo of shards.
+type shardDemo struct{ *demo }
+
+func (s shardDemo) run(ctx context.Context, stdin io.Reader) (outcome, error) {
+	r, err := s.demo.run(ctx, stdin)
+	if r == nil {
+		return nil, err
+	}
+	return r, err
+}
+
+func (r *result) findings() findings { return r.wrong }
 
 // onSignals calls first on the first signal to stop, and second on another,
 // upon which the process ends. stop ends that.

@@ -19,6 +19,7 @@ import (
 // and started again.
 type process struct {
 	child   child
+	args    []string     // of what is run
 	log     string       // the file that its standard error is appended to
 	program string       // what is run
 	failed  chan<- error // takes the error of one that ends by itself
@@ -50,7 +51,7 @@ func newProcess(c child, dir string, failed chan<- error) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the program to run: %w", err)
 	}
-	return &process{child: c, program: program, log: filepath.Join(dir, c.instance+".log"), failed: failed}, nil
+	return &process{child: c, args: c.args(), program: program, log: filepath.Join(dir, c.instance+".log"), failed: failed}, nil
 }
 
 // start starts the process, in a process group of its own: a Ctrl-C in the
@@ -61,7 +62,7 @@ func (p *process) start() error {
 		return fmt.Errorf("start process %s: %w", p.child.instance, err)
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(p.program, p.child.args()...)
+	cmd := exec.Command(p.program, p.args...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()

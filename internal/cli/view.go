@@ -72,15 +72,24 @@ func (v *view) say(format string, args ...any) {
 	})
 }
 
+// picture is a snapshot that can be drawn.
+type picture interface {
+	counted() int64 // of what the rate is
+	line(rate float64) string
+	lines(rate float64, passed time.Duration, colour bool) []string
+}
+
+func (s snapshot) counted() int64 { return s.done }
+
 // draw shows the snapshot.
-func (v *view) draw(s snapshot) {
+func (v *view) draw(s picture) {
 	v.write(func(b *strings.Builder) {
 		now := time.Now()
 		if passed := now.Sub(v.mu.last); v.mu.last.IsZero() {
-			v.mu.last, v.mu.done = now, s.done
+			v.mu.last, v.mu.done = now, s.counted()
 		} else if passed >= time.Second/2 {
-			v.mu.rate = float64(s.done-v.mu.done) / passed.Seconds()
-			v.mu.last, v.mu.done = now, s.done
+			v.mu.rate = float64(s.counted()-v.mu.done) / passed.Seconds()
+			v.mu.last, v.mu.done = now, s.counted()
 		}
 		if !v.live {
 			if now.Sub(v.mu.plain) >= plainInterval {
