@@ -351,7 +351,9 @@ func (a *App) removed(s *shard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.mu.shards, s.id)
-	a.mu.copies[s.id] = warmth{Next: st.Changelog}
+	if st.Changelog > 0 { // it has run here
+		a.mu.copies[s.id] = warmth{Next: st.Changelog}
+	}
 }
 
 // all returns the shards that are here.

@@ -426,3 +426,27 @@ func TestMissingOutputFailsTheMessage(t *testing.T) {
 		}
 	})
 }
+
+// A shard that has run for a while, with or without messages, backs off from the
+// shortest pause again when it fails.
+func TestBackoffBeginsAnew(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{BackoffMax: 10 * time.Second, SessionTimeout: 2 * time.Second})
+		send(c, "a")
+		c.Settle()
+		for round := range 8 { // in none of which anything is committed
+			c.Advance(12 * time.Second)
+			c.Cut("p1")
+			c.Advance(4 * time.Second) // so that the membership lapses
+			c.Heal("p1")
+			begun := time.Now()
+			c.Until("the shard to run again", func() bool {
+				st := c.Status("p1").Shards
+				return len(st) == 1 && st[0].Phase == consumer.Running && st[0].Since.After(begun)
+			})
+			if took := time.Since(begun); took > 4*time.Second {
+				t.Fatalf("outage %d: the shard took %v to run again", round, took)
+			}
+		}
+	})
+}

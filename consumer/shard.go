@@ -170,6 +170,7 @@ func (s *shard) live(ends context.Context) {
 	attempt := 0
 	for phase := Fencing; phase != Stopped; {
 		var err error
+		begun := time.Now()
 		switch phase {
 		case Fencing:
 			s.trust()
@@ -186,8 +187,8 @@ func (s *shard) live(ends context.Context) {
 			attempt++
 			err = s.pause(early, s.app.backoff(attempt))
 		}
-		if r != nil && r.committed {
-			attempt, r.committed = 0, false
+		if r != nil && (r.committed || phase == Running && time.Since(begun) >= s.app.cfg.BackoffMax) {
+			attempt, r.committed = 0, false // what failed before is over
 		}
 		after := next(phase, s.stopping(), err)
 		if r != nil && (after == Failed || after == Stopped) {
