@@ -431,13 +431,13 @@ func TestMissingOutputFailsTheMessage(t *testing.T) {
 // shortest pause again when it fails.
 func TestBackoffBeginsAnew(t *testing.T) {
 	virtually(t, func(t *testing.T) {
-		c := consumertest.Start(t, &program{}, consumer.Config{BackoffMax: 10 * time.Second, SessionTimeout: 2 * time.Second})
+		c := consumertest.Start(t, &program{}, consumer.Config{BackoffMax: 10 * time.Second, SessionTimeout: 6 * time.Second})
 		send(c, "a")
 		c.Settle()
 		for round := range 8 { // in none of which anything is committed
 			c.Advance(12 * time.Second)
 			c.Cut("p1")
-			c.Advance(4 * time.Second) // so that the membership lapses
+			c.Advance(8 * time.Second) // so that the membership lapses
 			c.Heal("p1")
 			begun := time.Now()
 			c.Until("the shard to run again", func() bool {
