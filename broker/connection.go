@@ -104,17 +104,15 @@ func (c *connection) close() {
 
 func (c *connection) serve() {
 	ctx, cancel := context.WithCancel(c.b.ctx)
+	defer context.AfterFunc(ctx, c.close)() // which ends the reader, whoever is done first
 	answers := make(chan sending, answersInFlight)
 	var written sync.WaitGroup
 	written.Go(func() {
-		defer c.close() // and so ends the reader
-		defer func() {  // what is not sent any more
-			for s := range answers {
-				c.drop(s)
-			}
-		}()
-		defer cancel()
 		c.write(ctx, answers)
+		cancel()
+		for s := range answers { // what is not sent any more
+			c.drop(s)
+		}
 	})
 	err := c.read(ctx, answers)
 	cancel()

@@ -126,10 +126,14 @@ func TestB8FatalErrorStopsTheBroker(t *testing.T) {
 			}
 			k := &kit{TB: t, Broker: b, ctx: t.Context(), config: c, dir: "broker"}
 			k.create("out", 1)
-			cl := k.client(manual(), kgo.RetryTimeout(time.Second), kgo.RecordDeliveryTimeout(2*time.Second))
+			cl := k.client(manual())
+			raw := k.client(kgo.RequestRetries(0), kgo.RetryTimeout(time.Second))
+			if _, err := k.topicID(raw, "out"); err != nil {
+				t.Fatal(err)
+			}
 			k.produceTo(cl, "out", 0, "acked")
 			broken.Store(true)
-			if err := cl.ProduceSync(k.ctx, &kgo.Record{Topic: "out", Value: []byte("not")}).FirstErr(); err == nil {
+			if _, err := k.produceRaw(raw, "", "out", 0, rawBatch(0, 0, -1, false, "not")); err == nil {
 				t.Error("a produce is acked that was not written")
 			}
 			<-b.Done()
