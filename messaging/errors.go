@@ -39,11 +39,15 @@ var (
 	// ends.
 	ErrRevoked  = errors.New("the partition was revoked")
 	ErrStopping = errors.New("the consumer stops")
-
-	// Later is what a handler returns that will settle its delivery by Ack or
-	// Nack, from any goroutine. It settles nothing.
-	Later = errors.New("settled later")
 )
+
+// Later is what a handler returns that will settle its delivery by Ack or Nack,
+// from any goroutine. It settles nothing.
+var Later error = later{}
+
+type later struct{}
+
+func (later) Error() string { return "settled later" }
 
 // Reasons for which a message becomes a dead letter, as its header pawl-reason
 // says.

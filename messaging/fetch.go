@@ -43,7 +43,7 @@ const (
 )
 
 const (
-	fetchWait   = 250 * time.Millisecond // which a partition waits for that is begun or resumed
+	fetchWait   = 100 * time.Millisecond // which a partition waits for that is begun or resumed
 	pollMax     = 10_000
 	reReadAfter = time.Second // after a partition could not be read
 )
@@ -125,7 +125,7 @@ func (f *fetcher) run(ctx context.Context) {
 // before it is paused, while nothing is read. To pause one costs more: what was
 // fetched of it is dropped, and when it is resumed it waits for the fetch that is
 // under way.
-const pauseAfter = 20 * time.Millisecond
+const pauseAfter = 50 * time.Millisecond
 
 // awaitRoom waits a moment until no stream that is to be paused is full.
 func (f *fetcher) awaitRoom(ctx context.Context, orders []order) {

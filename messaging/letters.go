@@ -126,16 +126,16 @@ func (l *Letters) outcomes(ctx context.Context, dlq topic.ID) (map[letterID]Outc
 	if !ok {
 		return all, nil // nothing was done yet
 	}
-	from, to := make(map[topic.Partition]int64), make(map[topic.Partition]int64)
-	for i := range info.Partitions {
-		p := topic.Partition{Topic: name, Number: int32(i)}
-		from[p] = 0
+	parts := make([]topic.Partition, info.Partitions)
+	for i := range parts {
+		parts[i] = topic.Partition{Topic: name, Number: int32(i)}
 	}
-	parts := slices.Collect(maps.Keys(from))
-	if from, err = l.admin.Offsets(ctx, kafka.Earliest, parts...); err != nil {
+	from, err := l.admin.Offsets(ctx, kafka.Earliest, parts...)
+	if err != nil {
 		return nil, err
 	}
-	if to, err = l.admin.Offsets(ctx, kafka.StableEnd, parts...); err != nil {
+	to, err := l.admin.Offsets(ctx, kafka.StableEnd, parts...)
+	if err != nil {
 		return nil, err
 	}
 	for e, err := range l.read(ctx, from, to) {

@@ -159,7 +159,7 @@ func TestLetterQueries(t *testing.T) {
 		})
 		b.PublishRecord(topic.Out{Topic: work.Description, Key: []byte("a"), Value: []byte("1"), Headers: []topic.Header{{Key: "tenant", Value: []byte("x")}}})
 		b.idle("p1")
-		b.Advance(time.Hour)
+		b.Advance(time.Minute)
 		middle := time.Now()
 		b.publish(0, "b", "rejected", "2")
 		b.idle("p1")

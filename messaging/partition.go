@@ -65,7 +65,6 @@ type partition struct {
 		failingErr [2]error
 		scanned    chan struct{} // closed when no stream is scanned any more
 		random     *rand.Rand
-		parked     int // messages known to be in delay topics that hold back their key or are held back
 	}
 }
 

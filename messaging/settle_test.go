@@ -355,17 +355,17 @@ func TestRemovedWhileInFlight(t *testing.T) {
 func TestDeadlineCountsFromHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1)
-		cfg := messaging.Config{Concurrency: 1, HandlerTimeout: 5 * time.Second}
+		cfg := messaging.Config{Concurrency: 1, HandlerTimeout: 500 * time.Millisecond}
 		b.work("p1", cfg, func(ctx context.Context, _ messaging.Delivery) error {
 			select {
-			case <-time.After(4 * time.Second):
+			case <-time.After(400 * time.Millisecond):
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 		})
 		b.Publish(work, numbers("m", 1000)...)
-		b.Advance(4100 * time.Second)
+		b.Advance(410 * time.Second)
 		b.idle("p1")
 		if got := len(b.calls()); got != 1000 {
 			t.Errorf("handlers were called %d times, want 1,000", got)
