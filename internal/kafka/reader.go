@@ -56,6 +56,7 @@ func (r *Reader) Close() {
 }
 
 const (
+	fetchMaxWait           = 500 * time.Millisecond
 	fetchMaxBytes          = 16 << 20
 	fetchMaxPartitionBytes = 1 << 20
 )
@@ -70,6 +71,9 @@ func readOptions(maxBytes, maxPartitionBytes int) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.KeepControlRecords(), // so that positions pass markers
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		// A partition that is added, or moved, is not fetched before the fetch
+		// under way has been answered.
+		kgo.FetchMaxWait(fetchMaxWait),
 		kgo.FetchMaxBytes(int32(maxBytes)),
 		kgo.FetchMaxPartitionBytes(int32(min(maxPartitionBytes, maxBytes))),
 		kgo.AlwaysRetryEOF(),
