@@ -144,6 +144,9 @@ func eachBenched(b *testing.B, run func(b *testing.B, t benched)) {
 		func(b *testing.B) (benched, bool) { return benchBroker(b, "in-process", Config{}), true },
 		func(b *testing.B) (benched, bool) { return benchTCP(b, "tcp", Config{}), true },
 		func(b *testing.B) (benched, bool) { return benchKfake(b, "kfake"), true },
+		func(b *testing.B) (benched, bool) {
+			return benchKfake(b, "kfake-disk", kfake.DataDir(b.TempDir())), true
+		},
 		func(*testing.B) (benched, bool) { return benchKafka() },
 	} {
 		if t, ok := start(b); ok {
@@ -232,4 +235,52 @@ func BenchmarkTransaction(b *testing.B) {
 		}
 		b.ReportMetric(ends.Seconds()*1000/float64(b.N), "end-ms")
 	})
+}
+
+// Opening after kill -9, with PAWL_BENCH_MB of messages of 1 KiB stored: how
+// long it takes, and what the process takes then; and how much the broker had
+// written for each byte of messages.
+func BenchmarkReopen(b *testing.B) {
+	mb := 256
+	if text := os.Getenv("PAWL_BENCH_MB"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			b.Fatal(err)
+		}
+		mb = n
+	}
+	settings := childSettings{Dir: b.TempDir(), Memory: memoryDefault}
+	c := startChild(b, settings, "")
+	t := benched{opts: []kgo.Opt{kgo.SeedBrokers(c.addr)}}
+	name := t.topic(b, 8)
+	t.fill(b, name, 1024, mb<<10)
+	written := procNumber(b, c.cmd.Process.Pid, "io", "write_bytes:")
+	c.kill()
+	b.ResetTimer()
+	for range b.N {
+		c := startChild(b, settings, "")
+		b.StopTimer()
+		b.ReportMetric(float64(procNumber(b, c.cmd.Process.Pid, "status", "VmHWM:"))/1024, "peak-MB")
+		c.kill()
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "open-ms")
+	b.ReportMetric(float64(written)/float64(mb<<20), "written/byte")
+}
+
+// procNumber reads a number of a process from the operating system.
+func procNumber(b *testing.B, pid int, file, field string) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	if err != nil {
+		b.Skipf("needs /proc: %v", err)
+	}
+	_, rest, ok := strings.Cut(string(text), field)
+	if !ok {
+		b.Fatalf("%s has no %s", file, field)
+	}
+	n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
 }

@@ -29,6 +29,7 @@ type childSettings struct {
 	Dir      string
 	Settings map[string]string
 	Unsynced bool
+	Memory   int64
 }
 
 func runChild() {
@@ -40,7 +41,7 @@ func runChild() {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		panic(err)
 	}
-	b, err := Open(s.Dir, Config{Listen: "127.0.0.1:0", Settings: s.Settings, Unsynced: s.Unsynced, Logger: slog.New(slog.DiscardHandler), Memory: memoryMin})
+	b, err := Open(s.Dir, Config{Listen: "127.0.0.1:0", Settings: s.Settings, Unsynced: s.Unsynced, Logger: slog.New(slog.DiscardHandler), Memory: max(s.Memory, memoryMin)})
 	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
