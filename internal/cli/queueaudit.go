@@ -57,6 +57,8 @@ type queueAudit struct {
 	letters      int64 // records in the topic of dead letters
 	returned     int64 // records in the topic by which they come back
 
+	returnedTo map[int32]int64 // of that, by partition: above its last record
+
 	last     map[string]int64 // by key: the offset of the last one that was handled with success
 	disorder int64
 	wrong    findings
@@ -74,7 +76,7 @@ type queueItem struct {
 func (i *queueItem) done() bool { return i.ok != 0 || i.repaired }
 
 func newQueueAudit(seed uint64) *queueAudit {
-	return &queueAudit{seed: seed, items: make(map[int32][]queueItem), last: make(map[string]int64)}
+	return &queueAudit{seed: seed, items: make(map[int32][]queueItem), returnedTo: make(map[int32]int64), last: make(map[string]int64)}
 }
 
 // positionMax bounds what a position may be: more is not in a demo's input.
@@ -161,6 +163,7 @@ func (a *queueAudit) letter(at position, headers []topic.Header) {
 // comeback takes a message of the topic by which dead letters come back.
 func (a *queueAudit) comeback(at position, headers []topic.Header) {
 	a.returned++
+	a.returnedTo[at.Partition] = max(a.returnedTo[at.Partition], at.Offset+1)
 	if i := a.origin("redriven message", at, headers); i != nil && !i.returned {
 		i.returned = true
 		a.redriven++

@@ -252,6 +252,9 @@ func (q *queueDemo) stages(ctx context.Context, in *input) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if err := q.awaitSettled(ctx); err != nil {
+		return err
+	}
 	if err := q.drain(); err != nil {
 		return err
 	}
@@ -268,7 +271,28 @@ func (q *queueDemo) stages(ctx context.Context, in *input) error {
 		}
 	}
 	q.enter("repaired")
-	return q.watch.await(ctx, func(a *queueAudit) bool { return a.returned >= a.letters && a.lost() == 0 })
+	if err := q.watch.await(ctx, func(a *queueAudit) bool { return a.returned >= a.letters && a.lost() == 0 }); err != nil {
+		return err
+	}
+	return q.awaitSettled(ctx)
+}
+
+// settledPoll is how often the group's offsets are looked at.
+const settledPoll = 50 * time.Millisecond
+
+// awaitSettled waits until the group has committed everything. A receipt is
+// read before its message is settled: a drain that comes between the two leaves
+// the message to the next process.
+func (q *queueDemo) awaitSettled(ctx context.Context) error {
+	for {
+		n, err := q.unsettled(ctx)
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := pause(ctx, settledPoll, nil); err != nil {
+			return err
+		}
+	}
 }
 
 func (q *queueDemo) brokers() []string {
@@ -362,8 +386,8 @@ func (q *queueDemo) judgeQueue(total int64, interrupted bool, work error) (*queu
 	return r, nil
 }
 
-// unsettled is how many messages of the input and of the delay topics the group
-// has not settled, as its committed offsets have it.
+// unsettled is how many messages of the input, of the delay topics and of those
+// that came back the group has not settled, as its committed offsets have it.
 func (q *queueDemo) unsettled(ctx context.Context) (n int64, err error) {
 	committed, err := q.admin.Committed(ctx, messaging.Group(q.application, queueConsumer))
 	if err != nil {
@@ -387,6 +411,12 @@ func (q *queueDemo) unsettled(ctx context.Context) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	// What follows the last message that came back is the end of a transaction.
+	q.watch.look(func(a *queueAudit) {
+		for p, next := range a.returnedTo {
+			ends[topic.Partition{Topic: messaging.RedriveTopic(q.application, queueConsumer), Number: p}] = next
+		}
+	})
 	for p, end := range ends {
 		n += max(0, end-committed[p].Offset)
 	}

@@ -168,7 +168,7 @@ func (q *queueDemo) queueSnapshot() queueSnapshot {
 	}
 	q.watch.look(func(a *queueAudit) {
 		s.audit = *a
-		s.audit.items, s.audit.last = nil, nil // which belong to the watcher
+		s.audit.items, s.audit.last, s.audit.returnedTo = nil, nil, nil // which belong to the watcher
 	})
 	return s
 }
