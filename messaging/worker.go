@@ -52,6 +52,7 @@ type Worker struct {
 		generation int32
 		assignment kafka.Assignment
 		partitions map[int32]*partition // that are claimed: also those that drain
+		begun      []*partition         // of these, those that do not run yet
 		topics     map[string]kafka.TopicInfo
 		commitErr  error // of the last commit; nil if it succeeded
 		commitAt   time.Time
@@ -288,6 +289,14 @@ func (w *Worker) assigned(a kafka.Assignment) {
 		clear(w.mu.partitions)
 	}
 	w.mu.memberID = a.MemberID
+	// What is new is claimed from here on, before the member can join again.
+	for _, id := range a.Partitions {
+		if id.Topic == w.cfg.Topic && w.mu.partitions[id.Number] == nil && !w.mu.stopping {
+			p := newPartition(w, id, a.MemberID)
+			w.mu.partitions[id.Number] = p
+			w.mu.begun = append(w.mu.begun, p)
+		}
+	}
 	w.mu.Unlock()
 	for _, p := range void {
 		w.log.Warn("the partition is lost: the group took this process for gone", "partition", p.id.String())
@@ -318,21 +327,19 @@ func (w *Worker) follow(drains *sync.WaitGroup) {
 			mine[p.Number] = true
 		}
 	}
-	var revoked, begun []*partition
+	var revoked []*partition
 	for n, p := range w.mu.partitions {
 		if !mine[n] {
 			revoked = append(revoked, p)
 		}
 	}
-	for n := range mine {
-		if w.mu.partitions[n] == nil {
-			p := newPartition(w, topic.Partition{Topic: w.cfg.Topic, Number: n}, a.MemberID)
-			w.mu.partitions[n] = p
-			begun = append(begun, p)
-		}
-	}
+	begun := w.mu.begun
+	w.mu.begun = nil
 	w.mu.Unlock()
 	w.log.Info("assigned", "generation", a.Generation, "partitions", len(mine), "new", len(begun), "revoked", len(revoked))
+	for _, p := range begun {
+		go p.run() // ends when it is fenced; whoever fences it waits for it
+	}
 	for _, p := range revoked {
 		p.mu.Lock()
 		draining := p.mu.phase == phaseDraining || p.mu.phase == phaseFenced
@@ -345,9 +352,6 @@ func (w *Worker) follow(drains *sync.WaitGroup) {
 			w.finish(p, ErrRevoked)
 			w.released <- p
 		})
-	}
-	for _, p := range begun {
-		go p.run() // ends when it is fenced; stop waits for it
 	}
 }
 
@@ -411,7 +415,12 @@ func (w *Worker) stop(drains *sync.WaitGroup) {
 	w.mu.Lock()
 	w.mu.stopping = true
 	all := slices.Collect(maps.Values(w.mu.partitions))
+	begun := w.mu.begun
+	w.mu.begun = nil
 	w.mu.Unlock()
+	for _, p := range begun {
+		go p.run() // so that its end can be waited for
+	}
 	for _, p := range all {
 		p.drain(ErrStopping)
 	}
