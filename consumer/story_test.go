@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,7 +101,7 @@ func hops(fault func(e topic.Envelope, s consumer.Shard) error) []consumer.Consu
 // and every total is right. PAWL_SEED=N runs the Nth story alone, PAWL_SOAK=1
 // hundreds of new ones.
 func TestStories(t *testing.T) {
-	first, count := uint64(1), uint64(12)
+	first, count := uint64(1), uint64(10)
 	if s := os.Getenv("PAWL_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
@@ -126,7 +127,7 @@ type story struct {
 	started    map[string]bool
 	partitions map[string]int
 	sent       []edit
-	failing    bool // user code fails now and then
+	failing    atomic.Bool // user code fails now and then
 }
 
 const (
@@ -163,7 +164,7 @@ func newStory(t *testing.T, seed uint64) *story {
 		switch {
 		case slow && n < 20:
 			time.Sleep(time.Duration(n) * 20 * time.Millisecond)
-		case !s.failing:
+		case !s.failing.Load():
 		case n == 100:
 			return errors.New("by chance")
 		case n == 101:
@@ -288,8 +289,8 @@ func (s *story) disturb(p string) {
 			s.c.AddPartitions(name, s.partitions[name])
 		}
 	case 10:
-		s.failing = !s.failing
-		s.t.Logf("user code fails: %v", s.failing)
+		s.failing.Store(!s.failing.Load())
+		s.t.Logf("user code fails: %v", s.failing.Load())
 	}
 }
 
@@ -321,7 +322,7 @@ func (s *story) reach(p string) {
 
 // end makes the world whole again.
 func (s *story) end() {
-	s.failing = false
+	s.failing.Store(false)
 	for i, p := range storyProcesses {
 		switch s.state[p] {
 		case storyFrozen, storyCut:
