@@ -23,7 +23,6 @@ type benched struct {
 	name string
 	opts []kgo.Opt
 	stop func()
-	disk func() int64 // what it has written, if that is known
 }
 
 func benchBroker(b *testing.B, name string, c Config) benched {

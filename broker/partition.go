@@ -3,7 +3,6 @@ package broker
 import (
 	"fmt"
 	"slices"
-	"sort"
 
 	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/twmb/franz-go/pkg/kbin"
@@ -200,12 +199,6 @@ func (p *partition) raiseStartLocked(start int64, o *op) {
 		*c = chunk{base: p.next, next: p.next, maxTime: -1}
 	}
 	p.stageLocked(o)
-}
-
-// chunkOfLocked returns the index of the chunk that an offset is in.
-func (p *partition) chunkOfLocked(offset int64) int {
-	i := sort.Search(len(p.chunks), func(i int) bool { return p.chunks[i].next > offset })
-	return min(i, len(p.chunks)-1)
 }
 
 // A waiter waits for partitions to change.

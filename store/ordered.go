@@ -27,14 +27,6 @@ type ordered[T changed] struct {
 
 func (o *ordered[T]) add(e T) { o.fresh = append(o.fresh, e) }
 
-func (o *ordered[T]) len() int {
-	n := len(o.fresh)
-	for _, r := range o.runs {
-		n += len(r)
-	}
-	return n
-}
-
 func (o *ordered[T]) reset() {
 	clear(o.fresh)
 	o.fresh = o.fresh[:0]

@@ -83,10 +83,8 @@ func TestCommitPartitionsByHand(t *testing.T) {
 		d := e.topic("out", 5, nil)
 		s := e.session("a")
 		var recs []Record
-		var keys []string
 		for i := range 50 {
 			key := fmt.Sprint("key", i)
-			keys = append(keys, key)
 			recs = append(recs, Record{Topic: d.Name(), Partition: -1, Key: []byte(key)})
 		}
 		for p := range int32(5) {
