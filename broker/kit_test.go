@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ type kit struct {
 	config Config
 	dir    string
 	child  *child // in place of the broker
+
+	current atomic.Pointer[Broker] // the broker, for clients that outlive one
 }
 
 // quiet is a broker on a disk in memory, for tests that look at neither.
@@ -60,6 +63,7 @@ func (k *kit) open() {
 		k.Fatalf("open: %v", err)
 	}
 	k.Broker = b
+	k.current.Store(b)
 }
 
 // restart closes the broker in good order and opens it again.
@@ -219,5 +223,5 @@ type ctx = context.Context
 
 // dial connects to the broker that the kit has now.
 func (k *kit) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return k.Cluster().Dial(ctx, network, addr)
+	return k.current.Load().Cluster().Dial(ctx, network, addr)
 }
