@@ -99,6 +99,10 @@ func (b *backlog) rewind() map[topic.Partition]int64 {
 	return b.committed
 }
 
+// moveTo sets the position of a partition of which nothing is held and nothing
+// consumed in the open transaction.
+func (b *backlog) moveTo(p topic.Partition, next int64) { b.positions[p], b.committed[p] = next, next }
+
 // moved says whether there is a position to commit.
 func (b *backlog) moved() bool {
 	for p, next := range b.positions {

@@ -53,6 +53,7 @@ func (r *incarnation) fail(ctx context.Context, e topic.Envelope, n int, err err
 		return err
 	}
 	if r.pace.draining {
+		r.backlog.rewind()
 		return nil // whoever has the shard next consumes them
 	}
 	r.refetch()
@@ -100,7 +101,7 @@ func (r *incarnation) policy(err error) OnFailure {
 // judge decides about the message e, which has failed alone and comes again
 // next.
 func (r *incarnation) judge(e topic.Envelope, err error) error {
-	r.condemned = nil
+	r.condemned, r.rounds = nil, 0
 	switch r.policy(err) {
 	case Retry:
 		r.holdBack(newMessageError(r.s.id, e, err))

@@ -3,12 +3,15 @@ package consumer_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/consumertest"
+	"github.com/pawlstream/pawl/internal/changelog"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -169,4 +172,109 @@ func TestIncomparableConsumer(t *testing.T) {
 type incomparable struct {
 	*program
 	f func()
+}
+
+// The input has lost its end: a shard stands beyond it. That is a decision like
+// any other about missing messages, and consumes none a second time.
+func TestOffsetBeyondTheEnd(t *testing.T) {
+	for _, decision := range []consumer.OutOfRange{consumer.FailShard, consumer.GoToEarliest, consumer.GoToLatest} {
+		t.Run(string(decision), func(t *testing.T) {
+			virtually(t, func(t *testing.T) {
+				c := consumertest.Start(t, &program{}, consumer.Config{OnOffsetOutOfRange: decision})
+				send(c, "a", "b", "a")
+				c.Settle()
+				if err := c.Stop("p1"); err != nil {
+					t.Fatal(err)
+				}
+				// As if there had been a hundred messages.
+				log := topic.Bytes(consumer.ChangelogTopic("test", "words"))
+				var last []byte
+				for _, e := range consumertest.CommittedEnvelopes(c, log) {
+					if string(e.Key) == string(changelog.OffsetsKey) {
+						last = e.Value
+					}
+				}
+				o, err := changelog.ParseOffsets(last)
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Inputs[0].Next = 100
+				c.PublishRecord(topic.Out{Topic: log.Description, Key: changelog.OffsetsKey, Value: changelog.AppendOffsets(nil, o)})
+				c.Restart("p1")
+				if decision == consumer.FailShard {
+					c.Until("the shard to fail by name", func() bool {
+						st := c.Status("p1").Shards
+						return len(st) == 1 && st[0].Phase == consumer.Failed && strings.Contains(st[0].Reason, "100")
+					})
+					return
+				}
+				c.Until("the shard to run", func() bool {
+					st := c.Status("p1").Shards
+					return len(st) == 1 && st[0].Phase == consumer.Running && st[0].Lag == 0
+				})
+				send(c, "a", "b")
+				c.Settle()
+				checkExact(t, c, map[string]int{"a": 3, "b": 2})
+				c.Crash("p1")
+				c.Restart("p1")
+				send(c, "b")
+				c.Settle()
+				checkExact(t, c, map[string]int{"a": 3, "b": 3})
+			})
+		})
+	}
+}
+
+// Messages of two topics of a set come in any order, and after an abort in
+// another: whichever of them fails, and however, is the one that is skipped.
+func TestGuiltInASetOfTopics(t *testing.T) {
+	left, right := topic.String("left").With(topic.Set("pair")), topic.String("right").With(topic.Set("pair"))
+	for seed := range uint64(20) {
+		virtually(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 3))
+			p := &program{topics: []*topic.Description{left.Description, right.Description}}
+			p.consume = func(e topic.Envelope, s consumer.Shard, pub *topic.Publisher) error {
+				if _, err := counts.Update(s.Transaction(), string(e.Key)+e.TopicName(), func(n int64) int64 { return n + 1 }); err != nil {
+					return err
+				}
+				if string(e.Key) == "bad" {
+					return errors.New("refused")
+				}
+				return nil
+			}
+			p.flush = func(s consumer.Shard, _ *topic.Publisher) error {
+				for key := range counts.Changes(s.Transaction()) {
+					if strings.HasPrefix(key, "worse") {
+						return errors.New("refused")
+					}
+				}
+				return nil
+			}
+			c := consumertest.Start(t, p, consumer.Config{OnFailure: consumer.Skip})
+			want := make(map[string]int)
+			skipped := 0
+			for range 12 {
+				release := c.Hold("p1", "Fetch")
+				for range 1 + r.IntN(12) {
+					of := []topic.Of[string]{left, right}[r.IntN(2)]
+					key := []string{"a", "b", "c", "d", "bad", "worse"}[r.IntN(6)]
+					consumertest.PublishKeyed(c, of, key, "x")
+					if key == "bad" || key == "worse" {
+						skipped++
+					} else {
+						want[key+of.Name()]++
+					}
+				}
+				release()
+				c.Advance(time.Duration(r.IntN(200)) * time.Millisecond)
+			}
+			c.Settle()
+			if got := stored(c, "pair-000"); !maps.Equal(got, want) {
+				t.Errorf("seed %d: stored counts are %v, want %v", seed, got, want)
+			}
+			if got := c.Metric("p1", "pawl_dropped_total"); got != float64(skipped) {
+				t.Errorf("seed %d: %v messages are counted as skipped, want %d", seed, got, skipped)
+			}
+		})
+	}
 }

@@ -172,8 +172,11 @@ func (r *incarnation) take(f fetched) error {
 		if !errors.As(err, &missing) {
 			return fmt.Errorf("read the input of shard %s: %w", r.s.id, f.err)
 		}
-		next, err := r.outOfRange(missing, "the offset is out of range")
+		next, err := r.outOfRange(missing, "the offset is out of range", false)
 		if err != nil {
+			return err
+		}
+		if err := r.moveBack(missing.Partition, next); err != nil {
 			return err
 		}
 		r.session.Consume(r.s.description(missing.Partition.Topic), missing.Partition.Number, next)
@@ -185,6 +188,25 @@ func (r *incarnation) take(f fetched) error {
 	}
 	r.backlog.push(f.batch)
 	r.s.observe(r)
+	return nil
+}
+
+// moveBack lets the shard stand at an earlier offset than it has committed, where
+// it was decided to: the partition has lost its end.
+func (r *incarnation) moveBack(p topic.Partition, next int64) error {
+	if next >= r.backlog.positions[p] {
+		return nil
+	}
+	if r.pace.consumed > 0 || r.pace.working {
+		// The next incarnation decides, with no transaction open.
+		return fmt.Errorf("read the input of shard %s: %s ends at offset %d, before what is consumed", r.s.id, p, next)
+	}
+	r.backlog.moveTo(p, next)
+	for i, in := range r.position.Offsets.Inputs {
+		if in.Topic == p.Topic && in.Partition == p.Number {
+			r.position.Offsets.Inputs[i].Next = next
+		}
+	}
 	return nil
 }
 
@@ -202,9 +224,21 @@ func each(err error) []error {
 
 // consume gives the worker the next messages.
 func (r *incarnation) consume(ctx context.Context) error {
-	msgs := r.backlog.peek(r.pace.quota())
+	quota := r.pace.quota()
+	if c := r.condemned; c != nil && r.backlog.positions[topic.Partition{Topic: c.topic, Number: c.partition}] > c.offset {
+		r.condemned = nil // it is gone from the topic
+	}
 	if r.condemned != nil {
-		if e := msgs.At(0); r.isCondemned(e) {
+		quota = 1 // of several topics, another's messages may come before it
+	}
+	msgs := r.backlog.peek(quota)
+	if r.condemned != nil {
+		switch e := msgs.At(0); {
+		case !r.isCondemned(e):
+		case r.pace.consumed > 0: // it is passed in a transaction of its own
+			r.call(call{name: callFlush})
+			return nil
+		default:
 			return r.execute(ctx, e)
 		}
 	}

@@ -402,7 +402,7 @@ func (r *incarnation) resolve(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			next, err := r.outOfRange(&kafka.OffsetRangeError{Partition: part, Offset: known[i].Next, Earliest: bounds[0], End: bounds[1]}, "the topic was created anew")
+			next, err := r.outOfRange(&kafka.OffsetRangeError{Partition: part, Offset: known[i].Next, Earliest: bounds[0], End: bounds[1]}, "the topic was created anew", true)
 			if err != nil {
 				return err
 			}
@@ -449,13 +449,17 @@ func (r *incarnation) bounds(ctx context.Context, part topic.Partition) ([2]int6
 }
 
 // outOfRange makes the configured decision about messages that are not there
-// any more, and returns the offset to go on from.
-func (r *incarnation) outOfRange(e *kafka.OffsetRangeError, why string) (int64, error) {
+// any more, and returns the offset to go on from. What is there is anew, or, where
+// the offset lies beyond the end, was consumed already.
+func (r *incarnation) outOfRange(e *kafka.OffsetRangeError, why string, anew bool) (int64, error) {
 	next, decision := e.Earliest, r.s.app.cfg.OnOffsetOutOfRange
 	switch decision {
 	case GoToLatest:
 		next = e.End
 	case GoToEarliest:
+		if !anew && e.Offset > e.End {
+			next = e.End
+		}
 	default:
 		return 0, fmt.Errorf("%s: %w: messages that were not consumed are gone; Config.OnOffsetOutOfRange can go on without them", why, e)
 	}
