@@ -448,11 +448,12 @@ func stack(err error) string {
 	return ""
 }
 
-// behind says whether there are messages on the broker that are not consumed,
-// as far as was heard.
+// behind says whether the input is so far ahead, as far as was heard, that it
+// pays to wait for more of it. What has come since the last fetch is not worth
+// a wait: under a steady load there is always some.
 func (r *incarnation) behind() bool {
 	for p, end := range r.ends {
-		if r.backlog.positions[p] < end {
+		if end-r.backlog.positions[p] >= fetchPoll {
 			return true
 		}
 	}

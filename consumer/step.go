@@ -20,7 +20,7 @@ type pace struct {
 
 	// What the owner tells.
 	queued   int       // messages fetched and not consumed
-	behind   bool      // there are more on the broker, up to the last stable offset
+	behind   bool      // there are many more on the broker
 	consumed int       // messages in the open transaction
 	opened   time.Time // when its first message was given to Consume
 	full     bool      // a limit in bytes was reached
