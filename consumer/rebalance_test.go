@@ -56,9 +56,6 @@ func TestRebalanceCostsOthersNothing(t *testing.T) {
 		load()
 		stayed := append(runningIn(c, "p1"), runningIn(c, "p2")...)
 		aborts := c.Metric("p1", "pawl_aborts_total") + c.Metric("p2", "pawl_aborts_total") + c.Metric("p1", "pawl_shard_failures_total") + c.Metric("p2", "pawl_shard_failures_total")
-		stopped := make(chan error, 1)
-		go func() { stopped <- nil }()
-		<-stopped
 		if err := c.Stop("p3"); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +126,6 @@ func TestStopThatKeepsMembership(t *testing.T) {
 		c := consumertest.Start(t, &program{}, consumer.Config{CreateTopics: 4, KeepMembership: true})
 		c.StartProcess("p2")
 		c.Until("the shards to be shared", func() bool { return len(runningIn(c, "p1")) == 2 && len(runningIn(c, "p2")) == 2 })
-		generation := c.Status("p2").Generation
 		if err := c.Stop("p1"); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +135,6 @@ func TestStopThatKeepsMembership(t *testing.T) {
 		}
 		c.Restart("p1")
 		c.Until("the shards to come back", func() bool { return len(runningIn(c, "p1")) == 2 })
-		_ = generation
 		send(c, "a", "b", "c")
 		c.Settle()
 		checkExact(t, c, map[string]int{"a": 1, "b": 1, "c": 1})
