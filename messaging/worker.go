@@ -269,103 +269,12 @@ func (w *Worker) fail(err error) {
 	}
 }
 
-// claims is what the leader is told of this process.
-func (w *Worker) claims() []byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return claims{V: claimsFormat, ID: w.mu.memberID, Owned: slices.Sorted(maps.Keys(w.mu.partitions))}.marshal()
-}
-
-// assigned takes a new assignment. Heartbeats wait for it.
-func (w *Worker) assigned(a kafka.Assignment) {
-	w.mu.Lock()
-	w.mu.joined, w.mu.generation, w.mu.assignment = true, a.Generation, a
-	lost := w.mu.memberID != "" && w.mu.memberID != a.MemberID
-	var void []*partition
-	if lost {
-		// The group took this process for gone: others may have had its
-		// partitions meanwhile.
-		void = slices.Collect(maps.Values(w.mu.partitions))
-		clear(w.mu.partitions)
-	}
-	w.mu.memberID = a.MemberID
-	// What is new is claimed from here on, before the member can join again.
-	for _, id := range a.Partitions {
-		if id.Topic == w.cfg.Topic && w.mu.partitions[id.Number] == nil && !w.mu.stopping {
-			p := newPartition(w, id, a.MemberID)
-			w.mu.partitions[id.Number] = p
-			w.mu.begun = append(w.mu.begun, p)
-		}
-	}
-	w.mu.Unlock()
-	for _, p := range void {
-		w.log.Warn("the partition is lost: the group took this process for gone", "partition", p.id.String())
-		p.fence(ErrRevoked)
-		w.abandon(p)
-	}
-	select {
-	case w.assignments <- struct{}{}:
-	default:
-	}
-}
-
 // abandon leaves handlers of a partition that is fenced to themselves.
 func (w *Worker) abandon(p *partition) {
 	if n := w.pool.abandon(p); n > 0 {
 		p.log.Error("handlers did not return in time and are left to themselves", "handlers", n)
 		w.metrics.abandoned.Add(int64(n))
 	}
-}
-
-// follow acts on the newest assignment.
-func (w *Worker) follow(drains *sync.WaitGroup) {
-	w.mu.Lock()
-	a := w.mu.assignment
-	mine := make(map[int32]bool)
-	for _, p := range a.Partitions {
-		if p.Topic == w.cfg.Topic {
-			mine[p.Number] = true
-		}
-	}
-	var revoked []*partition
-	for n, p := range w.mu.partitions {
-		if !mine[n] {
-			revoked = append(revoked, p)
-		}
-	}
-	begun := w.mu.begun
-	w.mu.begun = nil
-	w.mu.Unlock()
-	w.log.Info("assigned", "generation", a.Generation, "partitions", len(mine), "new", len(begun), "revoked", len(revoked))
-	for _, p := range begun {
-		go p.run() // ends when it is fenced; whoever fences it waits for it
-	}
-	for _, p := range revoked {
-		p.mu.Lock()
-		draining := p.mu.phase == phaseDraining || p.mu.phase == phaseFenced
-		p.mu.Unlock()
-		if draining {
-			continue
-		}
-		p.drain(ErrRevoked)
-		drains.Go(func() {
-			w.finish(p, ErrRevoked)
-			w.released <- p
-		})
-	}
-}
-
-// finish waits for a drain, commits, and fences.
-func (w *Worker) finish(p *partition, cause error) {
-	w.awaitIdle(w.cfg.DrainTimeout, p)
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
-	defer cancel()
-	if err := w.commitFinally(ctx, p); err != nil {
-		p.log.Warn("commit after a drain: what was settled since the last commit will come again", "error", err)
-	}
-	p.fence(cause)
-	w.abandon(p)
-	<-p.done
 }
 
 // awaitIdle waits until partitions that drain have nothing in hand.
@@ -396,19 +305,6 @@ func (w *Worker) idle() {
 	default:
 	}
 }
-
-// release lets go of a partition that was drained.
-func (w *Worker) release(p *partition) {
-	w.mu.Lock()
-	if w.mu.partitions[p.id.Number] == p {
-		delete(w.mu.partitions, p.id.Number)
-	}
-	w.mu.Unlock()
-}
-
-// releaseTogether is how long a partition that was let go of waits for others,
-// so that all of them move in one rebalance.
-const releaseTogether = 20 * time.Millisecond
 
 // stop drains everything, commits and leaves.
 func (w *Worker) stop(drains *sync.WaitGroup) {
@@ -455,100 +351,6 @@ func (w *Worker) stop(drains *sync.WaitGroup) {
 	for _, p := range all {
 		<-p.done
 	}
-}
-
-// commitLoop commits what is settled, every CommitInterval.
-func (w *Worker) commitLoop(ctx context.Context) {
-	t := time.NewTicker(w.cfg.CommitInterval)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-		w.mu.Lock()
-		var ps []*partition
-		for _, p := range w.mu.partitions {
-			ps = append(ps, p)
-		}
-		w.mu.Unlock()
-		c, cancel := context.WithTimeout(ctx, w.cfg.SessionTimeout)
-		err := w.commit(c, false, ps...)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			w.metrics.commitFailures.Add(1)
-			w.log.Debug("commit", "error", err)
-		}
-		w.mu.Lock()
-		if err == nil {
-			w.mu.commitErr = nil
-		} else if w.mu.commitErr == nil {
-			w.mu.commitErr, w.mu.commitAt = err, time.Now()
-		}
-		w.mu.Unlock()
-	}
-}
-
-// commitFinally commits what drained partitions have settled, again if the
-// group is just rebalancing.
-func (w *Worker) commitFinally(ctx context.Context, ps ...*partition) error {
-	for {
-		err := w.commit(ctx, true, ps...)
-		if err == nil || ctx.Err() != nil || errors.Is(err, kafka.ErrNotMember) && !w.isMember(ps) {
-			return err
-		}
-		select {
-		case <-time.After(idlePoll):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-// isMember says whether the partitions were assigned to who this process is in
-// the group now.
-func (w *Worker) isMember(ps []*partition) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !slices.ContainsFunc(ps, func(p *partition) bool { return p.memberID != w.mu.memberID })
-}
-
-// commit commits what is settled of partitions. clean says that they were
-// drained.
-func (w *Worker) commit(ctx context.Context, clean bool, ps ...*partition) error {
-	select {
-	case w.committing <- struct{}{}:
-		defer func() { <-w.committing }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	byMember := make(map[string]map[topic.Partition]kafka.Committed)
-	for _, p := range ps {
-		offsets := byMember[p.memberID]
-		if offsets == nil {
-			offsets = make(map[topic.Partition]kafka.Committed)
-			byMember[p.memberID] = offsets
-		}
-		p.offsets(offsets, clean)
-	}
-	var errs []error
-	for id, offsets := range byMember {
-		if len(offsets) == 0 {
-			continue
-		}
-		if err := w.member.CommitOffsetsAs(ctx, id, offsets); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		w.metrics.commits.Add(1)
-		for _, p := range ps {
-			if p.memberID == id {
-				p.committed(offsets)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Pause keeps handlers from being given anything more until Resume. Those that
