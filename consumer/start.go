@@ -191,6 +191,7 @@ func (r *incarnation) fence(ctx context.Context) error {
 	session, err := kafka.NewSession(s.app.kafkaConfig(), kafka.SessionConfig{
 		TransactionalID:        TransactionalID(s.app.cfg.Application, s.id),
 		TransactionTimeout:     s.app.cfg.TransactionTimeout,
+		Topics:                 append(topicNames(s.set.topics), s.changelogPartition().Topic),
 		FetchMaxPartitionBytes: int(s.app.share(s.app.cfg.Memory/8, 256<<10, 4<<20)),
 	})
 	if err != nil {

@@ -16,6 +16,10 @@ import (
 type ReaderConfig struct {
 	Committed bool // only what is committed, or was not written in a transaction
 
+	// Topics are those that will be consumed. A topic that is not named is looked
+	// up when Consume is called for it, which may take a second more.
+	Topics []string
+
 	// MaxWait is how long a broker holds a fetch that finds nothing. A
 	// partition that is begun or resumed meanwhile waits for that. 0: 5 s.
 	MaxWait time.Duration
@@ -35,7 +39,7 @@ func NewReader(cfg Config, rc ReaderConfig) (*Reader, error) {
 		level = kgo.ReadCommitted()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	opts := append(readOptions(0, 0), kgo.FetchIsolationLevel(level))
+	opts := append(readOptions(rc.Topics, 0, 0), kgo.FetchIsolationLevel(level))
 	if rc.MaxWait > 0 {
 		opts = append(opts, kgo.FetchMaxWait(rc.MaxWait))
 	}
@@ -61,7 +65,15 @@ const (
 	fetchMaxPartitionBytes = 1 << 20
 )
 
-func readOptions(maxBytes, maxPartitionBytes int) []kgo.Opt {
+// readOptions returns the options of a client that reads. It knows the topics
+// from its first look at the cluster: where a partition of another one is added
+// while a look is under way that does not ask for its topic, the library takes
+// the partition for one that does not exist, and comes back to it a second later.
+func readOptions(topics []string, maxBytes, maxPartitionBytes int) []kgo.Opt {
+	known := make(map[string]map[int32]kgo.Offset, len(topics))
+	for _, name := range topics {
+		known[name] = nil // no partition of it, so far
+	}
 	if maxBytes <= 0 {
 		maxBytes = fetchMaxBytes
 	}
@@ -69,6 +81,7 @@ func readOptions(maxBytes, maxPartitionBytes int) []kgo.Opt {
 		maxPartitionBytes = fetchMaxPartitionBytes
 	}
 	return []kgo.Opt{
+		kgo.ConsumePartitions(known),
 		kgo.KeepControlRecords(), // so that positions pass markers
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		// A partition that is added, or moved, is not fetched before the fetch

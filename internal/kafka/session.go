@@ -22,6 +22,10 @@ type SessionConfig struct {
 	TransactionalID    string
 	TransactionTimeout time.Duration // 10 s
 
+	// Topics are those that will be consumed. A topic that is not named is looked
+	// up when Consume is called for it, which may take a second more.
+	Topics []string
+
 	FetchMaxBytes          int // of one fetch: 16 MiB
 	FetchMaxPartitionBytes int // of one partition in a fetch: 1 MiB
 	MaxBatchBytes          int // of one record batch: what the topic takes
@@ -76,7 +80,7 @@ func NewSession(cfg Config, sc SessionConfig) (*Session, error) {
 	s.limits.mu.topics = make(map[string]int)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	opts := append(readOptions(sc.FetchMaxBytes, sc.FetchMaxPartitionBytes),
+	opts := append(readOptions(sc.Topics, sc.FetchMaxBytes, sc.FetchMaxPartitionBytes),
 		kgo.WithPools(&fetchedRecords),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.TransactionalID(sc.TransactionalID),
