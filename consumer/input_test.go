@@ -79,3 +79,40 @@ func TestStopAtAnyMoment(t *testing.T) {
 		checkStored(t, c, "words-000", countOf(msgs))
 	})
 }
+
+// C46: compaction has left nothing of the input's end but a batch without a
+// record. The shard's lag reaches 0 all the same, its offset the end, and what
+// comes after is consumed.
+func TestEndOfInputHoldsNoMessage(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		p := &program{}
+		c := consumertest.Start(t, p, consumer.Config{FlushInterval: 10 * time.Second})
+		send(c, "a", "a", "b", "b")
+		c.Settle()
+		if err := c.Stop("p1"); err != nil {
+			t.Fatal(err)
+		}
+		send(c, "c", "c", "d", "d", "e", "e")
+		c.Clean("words", 0, 4, 10)
+		c.Restart("p1")
+		c.Until("the shard to run", func() bool { return len(runningIn(c, "p1")) == 1 })
+		if lag := c.Status("p1").Shards[0].Lag; lag != 6 {
+			t.Errorf("at its start the shard lags by %d, want 6, which the offsets say", lag)
+		}
+		c.Advance(2 * time.Second)
+		if lag := c.Status("p1").Shards[0].Lag; lag != 0 {
+			t.Errorf("the shard lags by %d, want 0", lag)
+		}
+		asked := c.Requests("p1", "Fetch")
+		c.Advance(30 * time.Second)
+		if got := c.Status("p1").Shards[0].Offsets[topic.Partition{Topic: "words"}]; got != 10 {
+			t.Errorf("the committed offset is %d, want 10", got)
+		}
+		if got := c.Requests("p1", "Fetch") - asked; got > 70 { // two a second, as long as nothing comes
+			t.Errorf("%d fetches in 30s", got)
+		}
+		send(c, "f")
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 2, "b": 2, "f": 1})
+	})
+}

@@ -212,6 +212,7 @@ func TestOffsetBeyondTheEnd(t *testing.T) {
 					st := c.Status("p1").Shards
 					return len(st) == 1 && st[0].Phase == consumer.Running && st[0].Lag == 0
 				})
+				c.Advance(time.Second) // the first fetch tells
 				send(c, "a", "b")
 				c.Settle()
 				checkExact(t, c, map[string]int{"a": 3, "b": 2})

@@ -30,6 +30,7 @@ type running struct {
 	counted    bool          // counted among the process's busy shards
 
 	lastCommit time.Time
+	tail       tail
 	failures   // what fails: failure.go
 }
 
@@ -74,6 +75,7 @@ func (r *incarnation) openLoop(life context.Context) {
 			r.fetched <- fetched{batch, err}
 		}
 	}()
+	r.tail.answers = make(chan tailAnswer, 1)
 	s.attach(r)
 }
 
@@ -103,6 +105,9 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 		case actYield:
 			r.worker.yield.Store(true)
 		}
+		if until.IsZero() {
+			until = r.lookPast(time.Now())
+		}
 		var wake <-chan time.Time
 		if !until.IsZero() {
 			timer.Reset(time.Until(until))
@@ -117,6 +122,8 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			if err := r.done(ctx, res); err != nil {
 				return err
 			}
+		case a := <-r.tail.answers:
+			r.passed(a)
 		case <-wake:
 		case <-chores.C:
 			if err := r.chores(ctx); err != nil {
@@ -360,6 +367,10 @@ func (r *incarnation) releaseWithin(ctx context.Context) error {
 		close(r.requests)
 		<-r.fetchers
 		r.requests = nil
+	}
+	if r.tail.asking {
+		<-r.tail.answers
+		r.tail.asking = false
 	}
 	r.s.detach(r)
 	if r.db == nil || r.abandoned {

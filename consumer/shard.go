@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -306,10 +305,11 @@ func (s *shard) observe(r *incarnation) {
 
 // attach makes the incarnation the one that status and queries look at.
 func (s *shard) attach(r *incarnation) {
+	lag, offsets := r.lag()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.current, s.mu.advice = r, appendAdvice(r.changelogID, r.partitions)
-	s.mu.status.Offsets, s.mu.status.Changelog = maps.Clone(r.backlog.committed), r.position.Next
+	s.mu.status.Lag, s.mu.status.Offsets, s.mu.status.Changelog = lag, offsets, r.position.Next
 }
 
 // advice returns the committed offsets of the shard and what goes with them to the

@@ -417,6 +417,9 @@ func (r *incarnation) resolve(ctx context.Context) error {
 		}
 		changed = true
 	}
+	if err := r.learnEnds(ctx, inputs); err != nil {
+		return err
+	}
 	r.position.Offsets.Inputs = inputs
 	r.partitions = r.position.Offsets.Partitions
 	if !changed {
@@ -432,6 +435,23 @@ func (r *incarnation) resolve(ctx context.Context) error {
 	r.position.Next, r.position.AtEnd = res.Next[part], time.Now()
 	if err := r.db.SetMeta(changelog.AppendPosition(nil, r.position)); err != nil {
 		return fmt.Errorf("write position: %w", err)
+	}
+	return nil
+}
+
+// learnEnds notes up to where there is something to consume, before anything is
+// fetched: the shard's lag, and whether it ever reaches the end.
+func (r *incarnation) learnEnds(ctx context.Context, inputs []changelog.Offset) error {
+	parts := make([]topic.Partition, len(inputs))
+	for i, in := range inputs {
+		parts[i] = topic.Partition{Topic: in.Topic, Number: in.Partition}
+	}
+	ends, err := r.s.app.admin.Offsets(ctx, kafka.StableEnd, parts...)
+	if err != nil {
+		return fmt.Errorf("look up where the input ends: %w", err)
+	}
+	for p, end := range ends {
+		r.ends[p] = end
 	}
 	return nil
 }

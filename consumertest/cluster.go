@@ -251,6 +251,12 @@ func (c *Cluster) Trim(name string, partition int32, before int64) {
 	}
 }
 
+// Clean makes a partition look as if compaction had left nothing of the messages
+// from an offset up to another, which is the partition's end or comes before it.
+func (c *Cluster) Clean(name string, partition int32, from, to int64) {
+	c.broker.Clean(topic.Partition{Topic: name, Number: partition}, from, to)
+}
+
 // SetTopic changes a setting of a topic, by Kafka's name for it.
 func (c *Cluster) SetTopic(name, setting, value string) {
 	c.t.Helper()
