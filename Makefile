@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 SOAKTIME ?= 2h
 
-.PHONY: help test plain race lint kafka kafka-stop kafka-test bench microbench fuzz soak cover
+.PHONY: help test plain race lint kafka kafka-stop kafka-test bench bench-peers microbench fuzz soak cover
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -68,6 +68,10 @@ kafka-test: ## the suites that run on a real Kafka too
 
 bench: ## throughput and latency beside plain polling, on a real Kafka
 	@scripts/kafka run -- go run ./bench
+
+bench-peers: ## the same workloads on Kafka Streams and on Pawl, 20 minutes; PEERS='-only map -runs 1', or PEERS=-short
+	@mvn -q -B -f bench/kafka-streams/pom.xml compile
+	@scripts/kafka run -- go run ./bench/peers $(PEERS)
 
 microbench: ## the benchmarks of the packages
 	@go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
