@@ -22,8 +22,10 @@ import (
 //
 // Settings come from flags and from variables, which --help lists. With no
 // brokers named, Main starts one within the process, which --listen opens to
-// other programs: it needs nothing installed, and nothing survives it. With
-// brokers named, a state directory is needed.
+// other programs: it needs nothing installed. What it holds is in the state
+// directory, beside the shards' databases, and survives kill -9 and power cuts;
+// the next start goes on from there. With brokers named, a state directory must
+// be too.
 //
 // SIGTERM and SIGINT drain: open transactions are finished, the shards handed
 // over, and the program exits with status 0 within the time that --drain sets.

@@ -84,7 +84,7 @@ func start(t *testing.T, args []string, consumers ...consumer.Consumer) *running
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t, newOutput(), newOutput(), cancel, make(chan int, 1)}
-	o := pawl.Options{Name: "/usr/local/bin/Word_Count", Args: append([]string{"--log-format=json"}, args...), Stdout: r.stdout, Stderr: r.stderr}
+	o := pawl.Options{Name: "/usr/local/bin/Word_Count", Args: append([]string{"--log-format=json"}, args...), Env: []string{"HOME=" + t.TempDir()}, Stdout: r.stdout, Stderr: r.stderr}
 	go func() { r.ended <- pawl.Run(ctx, o, consumers...) }()
 	return r
 }
@@ -291,30 +291,102 @@ func testProgram(t *testing.T, addr, application string, publish func(topic stri
 }
 
 // With no brokers named a program has its own, which others reach where it
-// listens, and leaves nothing behind.
+// listens. What it holds and the state are there at the next start.
 func TestProgramWithoutBrokers(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	c := newWordCounter()
-	p := start(t, []string{"--listen", "127.0.0.1:0", "--partitions", "3"}, c)
-	addr := p.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]
-	p.stderr.wait(t, `"msg":"running"`, 3)
-	state := p.stderr.wait(t, `"state":"([^"]*)"`, 1)[0][1]
-	cfg := kafka.Config{}
-	cfg.Cluster.Brokers = []string{addr}
-	publisher(t, cfg)("words", "a", "b")
-	got := map[string]int64{}
-	for range 2 {
-		total := c.next(t)
-		got[total.Word] = total.Count
+	dir := filepath.Join(t.TempDir(), "state")
+	args := []string{"--listen", "127.0.0.1:0", "--partitions", "3", "--state-dir", dir}
+	for round := range int64(2) {
+		c := newWordCounter()
+		p := start(t, args, c)
+		cfg := kafka.Config{}
+		cfg.Cluster.Brokers = []string{p.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]}
+		p.stderr.wait(t, `"msg":"running"`, 3)
+		publisher(t, cfg)("words", "a", "b")
+		if round == 0 {
+			p.stderr.wait(t, `"msg":"topic created".*"topic":"totals"`, 1)
+		}
+		for _, word := range []string{"a", "b"} {
+			if got, want := readTotal(t, cfg, word, round), (Total{word, round + 1}); got != want {
+				t.Errorf("at start %d total %d of %s is %v, want %v", round, round, word, got, want)
+			}
+		}
+		if _, body := p.get("/v1/broker"); !strings.Contains(body, `"name": "word-count.words.changelog"`) {
+			t.Errorf("/v1/broker does not show the changelog:\n%s", body)
+		}
+		if _, body := p.get("/metrics"); !strings.Contains(body, `pawl_broker_partition_end_offset{partition="2",topic="words"}`) {
+			t.Errorf("/metrics does not show the broker:\n%s", body)
+		}
+		if round == 0 {
+			status, _, stderr := program(t, args, nil, counter{})
+			checkStartError(t, status, "", stderr, []string{"open broker " + dir, "in use by another broker", fmt.Sprintf("process %d on", os.Getpid())})
+		}
+		if status := p.status(); status != 0 {
+			t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+		}
 	}
-	if got["a"] != 1 || got["b"] != 1 {
-		t.Errorf("totals %v, want 1 a and 1 b", got)
+}
+
+// readTotal returns the nth total of a word that is committed.
+func readTotal(t *testing.T, cfg kafka.Config, word string, n int64) Total {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := kafka.NewReader(cfg, kafka.ReaderConfig{Committed: true, Topics: []string{"totals"}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if status := p.status(); status != 0 {
-		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	defer r.Close()
+	for p := range int32(3) {
+		r.Consume(totals.Description, p, 0)
 	}
-	if _, err := os.Stat(state); !os.IsNotExist(err) {
-		t.Errorf("the state directory %s is there after the end: %v", state, err)
+	for {
+		var got kafka.Batch
+		if err := r.Poll(ctx, 100, &got); err != nil {
+			t.Fatalf("read total %d of %s: %v", n, word, err)
+		}
+		for _, e := range got.Envelopes {
+			total, _, err := totals.Message(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if total.Word == word {
+				if n--; n < 0 {
+					return total
+				}
+			}
+		}
+	}
+}
+
+// A program that is told nothing keeps its state where the system has what
+// programs keep.
+func TestDefaultStateDir(t *testing.T) {
+	home, set := t.TempDir(), t.TempDir()
+	for _, tt := range []struct {
+		env  []string
+		want string
+	}{
+		{[]string{"HOME=" + home}, filepath.Join(home, ".local", "state", "pawl", "word-count")},
+		{[]string{"HOME=" + home, "XDG_STATE_HOME=" + set}, filepath.Join(set, "pawl", "word-count")},
+		{[]string{"HOME=" + home, "XDG_STATE_HOME=relative"}, filepath.Join(home, ".local", "state", "pawl", "word-count")},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		stderr, ended := newOutput(), make(chan int, 1)
+		go func() {
+			ended <- pawl.Run(ctx, pawl.Options{Name: "word-count", Args: []string{"--log-format=json"}, Env: tt.env, Stdout: stderr, Stderr: stderr}, counter{})
+		}()
+		if got := stderr.wait(t, `"state":"([^"]*)"`, 1)[0][1]; got != tt.want {
+			t.Errorf("with %q the state is in %s, want %s", tt.env, got, tt.want)
+		}
+		cancel()
+		if status := next(t, ended, "end"); status != 0 {
+			t.Errorf("exit status %d, want 0:\n%s", status, stderr)
+		}
+	}
+	stderr := newOutput()
+	status := pawl.Run(t.Context(), pawl.Options{Name: "word-count", Stdout: stderr, Stderr: stderr}, counter{})
+	if want := "word-count: no state directory is set, and there is no HOME to have one in: set --state-dir\n"; status != 2 || !strings.HasPrefix(stderr.String(), want) {
+		t.Errorf("without a home: status %d, %s\nwant 2 and %s", status, stderr, want)
 	}
 }
 
@@ -334,8 +406,8 @@ func TestStopAtStart(t *testing.T) {
 	}
 }
 
-// A state directory that outlives the broker within the process holds state of
-// topics that are gone: it is not taken for that of the new ones.
+// A state directory that has lost its broker's data holds state of topics that
+// are gone: it is not taken for that of the new ones.
 func TestStateOutlivesBroker(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
@@ -350,6 +422,9 @@ func TestStateOutlivesBroker(t *testing.T) {
 		}
 		if status := p.status(); status != 0 {
 			t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, "broker.data")); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

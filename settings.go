@@ -19,19 +19,14 @@ import (
 type settings struct {
 	consumer.Config
 	tls config.TLSFiles
+	embedded
 
-	listen     string
-	partitions int
-	stop       string
-	admin      string
-	logLevel   slog.Level
-	logFormat  string
-	version    bool
+	stop      string
+	admin     string
+	logLevel  slog.Level
+	logFormat string
+	version   bool
 }
-
-// defaultPartitions is how many partitions a topic of the in-process broker
-// has: enough to see shards work side by side, few enough to read.
-const defaultPartitions = 4
 
 // table returns every setting of a program.
 func (s *settings) table() []config.Setting {
@@ -39,11 +34,8 @@ func (s *settings) table() []config.Setting {
 		{Name: "brokers", Value: config.List(&s.Cluster.Brokers, "HOST:PORT"), Unset: "a broker within the process", Help: "Kafka brokers to start from"},
 		{Name: "application", Value: config.Text(&s.Application, "NAME"), Unset: "the program's file name", Help: "name of the application and of its group"},
 		{Name: "instance", Value: config.Text(&s.Instance, "NAME"), Unset: "host name and state directory", Help: "name of this process within the group, the same after a restart"},
-		{Name: "state-dir", Value: config.Text(&s.StateDir, "DIR"), Unset: "with the broker within the process, one that is removed at the end", Help: "directory of the shards' databases; needed with --brokers"},
-
-		{Name: "listen", Value: config.Parsed(&s.listen, "HOST:PORT", parseAddress), Help: "open the broker within the process to other programs"},
-		{Name: "partitions", Value: config.Int(&s.partitions, 1), Unset: fmt.Sprint(defaultPartitions), Help: "partitions of topics on the broker within the process"},
-	}, loginSettings(&s.Cluster, &s.tls), []config.Setting{
+		{Name: "state-dir", Value: config.Text(&s.StateDir, "DIR"), Unset: "with the broker within the process, ~/.local/state/pawl/APPLICATION", Help: "directory of the shards' databases, and of the data of the broker within the process; needed with --brokers"},
+	}, s.embedded.table(), loginSettings(&s.Cluster, &s.tls), []config.Setting{
 		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", parseStart), Default: "earliest", Help: "where a shard begins that has never consumed"},
 		{Name: "on-failure", Value: config.Choice(&s.OnFailure, consumer.StopShard, consumer.Retry, consumer.DeadLetter, consumer.Skip), Default: string(consumer.StopShard), Help: "what becomes of a message that fails"},
 		{Name: "on-offset-out-of-range", Value: config.Choice(&s.OnOffsetOutOfRange, consumer.FailShard, consumer.GoToEarliest, consumer.GoToLatest), Default: string(consumer.FailShard), Help: "what to do when messages are gone that were not consumed"},
@@ -112,21 +104,22 @@ func (s *settings) load(o Options) error {
 		if s.tls.Wanted() || s.Cluster.SASL != (cluster.SASL{}) {
 			bad("TLS or SASL is set and no brokers are named: set --brokers")
 		}
-		s.CreateTopics = defaultPartitions
-		if s.partitions > 0 {
-			s.CreateTopics = s.partitions
+		if s.partitions == 0 {
+			s.partitions = defaultPartitions
+		}
+		s.CreateTopics = s.partitions
+		errs = append(errs, s.embedded.check())
+		if s.StateDir == "" {
+			var err error
+			s.StateDir, err = defaultStateDir(o.Env, s.Application)
+			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	}
 	if s.StateDir == "" {
 		bad("--brokers is set and no state directory: set --state-dir to a directory that outlives the process, so that a restart need not restore")
 	}
-	if s.listen != "" {
-		bad("--listen opens the broker within the process, and --brokers names others: set one of them")
-	}
-	if s.partitions > 0 {
-		bad("--partitions is for the broker within the process: on others, create the topics, or give their descriptions topic.Partitions")
-	}
+	errs = append(errs, s.embedded.unused("create the topics, or give their descriptions topic.Partitions")...)
 	var err error
 	if s.Cluster.TLS, err = s.tls.Load(); err != nil {
 		errs = append(errs, err)

@@ -49,7 +49,7 @@ func TestSettings(t *testing.T) {
 		},
 		stop: "keep", admin: ":9999", logLevel: slog.LevelDebug, logFormat: "json",
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, consumer.Start{}), cmpopts.EquateComparable(config.TLSFiles{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, consumer.Start{}), cmpopts.EquateComparable(config.TLSFiles{}, embedded{})); diff != "" {
 		t.Errorf("settings: got + want -\n%s", diff)
 	}
 }
@@ -58,7 +58,7 @@ func TestSettings(t *testing.T) {
 // the program itself fills in.
 func TestSettingsAreWhole(t *testing.T) {
 	var s settings
-	if err := s.load(Options{Name: "x"}); err != nil {
+	if err := s.load(Options{Name: "x", Env: []string{"HOME=/home/x"}}); err != nil {
 		t.Fatal(err)
 	}
 	ours := []string{"Cluster", "StateDir", "Logger", "Registerer"}                                             // filled by the program

@@ -1,6 +1,8 @@
 package pawl_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -42,14 +44,21 @@ type child struct {
 	cmd    *exec.Cmd
 	stderr *output
 	tmp    string
+	state  string
 	ended  chan error
 }
 
 func startChild(t *testing.T, name string, args ...string) *child {
 	t.Helper()
-	c := &child{t: t, stderr: newOutput(), tmp: t.TempDir(), ended: make(chan error, 1)}
+	return startChildIn(t, t.TempDir(), name, args...)
+}
+
+// startChildIn starts a child that keeps its state in a directory.
+func startChildIn(t *testing.T, state, name string, args ...string) *child {
+	t.Helper()
+	c := &child{t: t, stderr: newOutput(), tmp: t.TempDir(), state: state, ended: make(chan error, 1)}
 	c.cmd = exec.Command(os.Args[0], append([]string{"--listen=127.0.0.1:0", "--partitions=2", "--log-format=json"}, args...)...)
-	c.cmd.Env = append(os.Environ(), childVariable+"="+name, "TMPDIR="+c.tmp)
+	c.cmd.Env = append(os.Environ(), childVariable+"="+name, "TMPDIR="+c.tmp, "XDG_STATE_HOME="+c.state)
 	c.cmd.Stderr = c.stderr
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -159,5 +168,84 @@ func TestSecondSignal(t *testing.T) {
 				t.Errorf("stderr does not say why:\n%s", c.stderr)
 			}
 		})
+	}
+}
+
+// What a program has counted, and what its broker was given, is there after
+// kill -9.
+func TestKilled(t *testing.T) {
+	state := t.TempDir()
+	counted := map[string]int64{}
+	for round := range int64(3) {
+		c := startChildIn(t, state, "counter")
+		cfg := kafka.Config{}
+		cfg.Cluster.Brokers = []string{c.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]}
+		createTopics(t, cfg, "totals")
+		publisher(t, cfg)("words", "a", "b", "c")
+		total := int64(0)
+		for counted = map[string]int64{}; total < 3*(round+1); {
+			total = 0
+			counted = lastTotals(t, cfg)
+			for _, n := range counted {
+				total += n
+			}
+		}
+		for _, w := range []string{"a", "b", "c"} {
+			if want := round + 1; counted[w] != want {
+				t.Errorf("after %d kills %s is counted %d times, want %d", round, w, counted[w], want)
+			}
+		}
+		c.signal(syscall.SIGKILL)
+		c.status()
+	}
+}
+
+// lastTotals reads the last committed total of each word.
+func lastTotals(t *testing.T, cfg kafka.Config) map[string]int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	a, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ends, err := a.Offsets(ctx, kafka.StableEnd, topic.Partition{Topic: "totals", Number: 0}, topic.Partition{Topic: "totals", Number: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := kafka.NewReader(cfg, kafka.ReaderConfig{Committed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	next := make(map[topic.Partition]int64)
+	for p := range ends {
+		r.Consume(totals.Description, p.Number, 0)
+		next[p] = 0
+	}
+	last := make(map[string]int64)
+	var batch kafka.Batch
+	for {
+		behind := false
+		for p, end := range ends {
+			behind = behind || next[p] < end
+		}
+		if !behind {
+			return last
+		}
+		if err := r.Poll(ctx, 1000, &batch); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.Envelopes {
+			var total Total
+			if err := json.Unmarshal(e.Value, &total); err != nil {
+				t.Fatal(err)
+			}
+			last[total.Word] = total.Count
+		}
+		for _, p := range batch.Parts {
+			next[p.Partition] = p.Next
+		}
 	}
 }

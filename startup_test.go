@@ -22,7 +22,7 @@ func program(t *testing.T, args, env []string, consumers ...consumer.Consumer) (
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out, errs strings.Builder
-	status = pawl.Run(ctx, pawl.Options{Name: "wordcount", Args: append([]string{"--log-level=error"}, args...), Env: env, Stdout: &out, Stderr: &errs}, consumers...)
+	status = pawl.Run(ctx, pawl.Options{Name: "wordcount", Args: append([]string{"--log-level=error"}, args...), Env: append([]string{"HOME=" + t.TempDir()}, env...), Stdout: &out, Stderr: &errs}, consumers...)
 	if ctx.Err() != nil {
 		t.Errorf("%q has not ended in %v", args, patience)
 	}
@@ -57,6 +57,9 @@ func TestUsageErrors(t *testing.T) {
 		}},
 		{[]string{"--brokers=127.0.0.1:9"}, nil, []string{"--brokers is set and no state directory: set --state-dir to a directory that outlives the process, so that a restart need not restore"}},
 		{append(brokers, "--listen=:0"), nil, []string{"--listen opens the broker within the process, and --brokers names others: set one of them"}},
+		{append(brokers, "--insecure"), nil, []string{"--insecure is for the broker within the process, and --brokers names others"}},
+		{[]string{"--listen=0.0.0.0:0"}, nil, []string{"--listen 0.0.0.0:0: others can reach this address, and nobody has to say who they are: set --insecure to let everybody in, or run pawl serve, which knows users"}},
+		{[]string{"--advertise=here:9092"}, nil, []string{"--advertise is set and --listen is not: the broker within the process is open to this process alone"}},
 		{append(brokers, "--partitions=3"), nil, []string{"--partitions is for the broker within the process: on others, create the topics, or give their descriptions topic.Partitions"}},
 		{[]string{"--tls"}, nil, []string{"TLS or SASL is set and no brokers are named: set --brokers"}},
 		{nil, []string{"PAWL_SASL_PASSWORD=hunter2"}, []string{"TLS or SASL is set and no brokers are named: set --brokers"}},
@@ -148,6 +151,7 @@ func TestStartErrors(t *testing.T) {
 		{"state directory below a file", []string{"--brokers", b.Addr(), "--state-dir", filepath.Join(file, "state")}, nil, []string{"make state directory " + file, "not a directory"}},
 		{"state directory in use", []string{"--brokers", b.Addr(), "--state-dir", held, "--drain=50ms"}, nil, []string{"state directory " + held + " is in use by", "the-first"}},
 		{"admin port in use", []string{"--brokers", b.Addr(), "--admin", taken.Addr().String(), state()}, nil, []string{"serve the admin API: listen tcp " + taken.Addr().String(), "address already in use"}},
+		{"broker's directory below a file", []string{"--state-dir", filepath.Join(file, "state")}, nil, []string{"open broker " + file, "not a directory"}},
 		{"broker's port in use", []string{"--listen", taken.Addr().String()}, nil, []string{"listen tcp " + taken.Addr().String(), "address already in use"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

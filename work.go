@@ -8,7 +8,6 @@ import (
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/admin"
-	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/messaging"
 )
@@ -22,9 +21,9 @@ import (
 // retried, or sets it aside as a dead letter. Package messaging says how. All
 // processes of an application and a consumer share the messages.
 //
-// No state directory is needed. With no brokers named, Work starts one within
-// the process and makes the topic there; with brokers named, the topic must
-// exist.
+// With no brokers named, Work starts one within the process, as Main does, and
+// makes the topic there; with brokers named, the topic must exist, and no state
+// directory is needed.
 func Work(topic string, handler messaging.Handler) {
 	runProcess(&queue{topic: topic, handler: handler})
 }
@@ -50,49 +49,53 @@ func (q *queue) general() general { return general{q.logLevel, q.logFormat, q.ve
 func (q *queue) serve(ctx context.Context, p *program) (err error) {
 	registry := newRegistry()
 	q.Topic, q.Logger, q.Registerer = q.topic, p.log, registry
+	var own *within
 	if len(q.Cluster.Brokers) == 0 {
-		broker, err := q.startBroker(ctx, p)
-		if err != nil {
+		if own, err = q.embedded.start(p, q.stateDir, registry); err != nil {
 			return err
 		}
-		defer broker.Close() // after everything that uses it
+		defer func() { err = errors.Join(err, own.close()) }() // after everything that uses it
+		q.Cluster = own.Cluster()
+		if err := q.createTopic(ctx); err != nil {
+			return err
+		}
+		own.say(p, q.stateDir)
+		alive, cancel := own.alive(ctx)
+		defer cancel()
+		ctx = alive
 	}
 	p.warnOfPlainPasswords(q.Cluster)
 	w, err := messaging.New(q.Config, q.handler)
 	if err != nil {
 		return usageError{err}
 	}
-	port, err := openPort(ctx, q.admin, admin.Source{
+	source := admin.Source{
 		Ready:    func() error { return ready(ctx, w.Health) },
 		Status:   func() admin.Status { return queueStatusOf(w.Stats(), q.Instance, ready(ctx, w.Health)) },
 		Gatherer: registry,
 		Logger:   p.log,
-	})
+	}
+	if own != nil {
+		own.show(&source)
+	}
+	port, err := openPort(ctx, q.admin, source)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, port.close()) }()
+	if own != nil {
+		if err := own.announce(port.addr); err != nil {
+			return err
+		}
+	}
 	return w.Run(ctx)
 }
 
 // startTime bounds how long the topic on the broker within the process takes.
 const startTime = 10 * time.Second
 
-// startBroker starts a broker within the process, with the topic.
-func (q *queue) startBroker(ctx context.Context, p *program) (*devbroker.Broker, error) {
-	broker, err := devbroker.Start(devbroker.Config{Listen: q.listen})
-	if err != nil {
-		return nil, err
-	}
-	q.Cluster = broker.Cluster()
-	if err := q.createTopic(ctx); err != nil {
-		broker.Close()
-		return nil, err
-	}
-	p.log.Info("no brokers are named, so one runs within this process: what it holds ends with it", "listen", broker.Addr(), "topic", q.topic)
-	return broker, nil
-}
-
+// createTopic makes the topic on the broker within the process, unless it is
+// there from an earlier run.
 func (q *queue) createTopic(ctx context.Context) error {
 	a, err := kafka.NewAdmin(kafka.Config{Cluster: q.Cluster, ClientID: q.Application, Logger: q.Logger})
 	if err != nil {

@@ -19,7 +19,7 @@ func startWork(t *testing.T, args []string, h messaging.Handler) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t, newOutput(), newOutput(), cancel, make(chan int, 1)}
-	o := pawl.Options{Name: "/usr/local/bin/Word_Work", Args: append([]string{"--log-format=json"}, args...), Stdout: r.stdout, Stderr: r.stderr}
+	o := pawl.Options{Name: "/usr/local/bin/Word_Work", Args: append([]string{"--log-format=json"}, args...), Env: []string{"HOME=" + t.TempDir()}, Stdout: r.stdout, Stderr: r.stderr}
 	go func() { r.ended <- pawl.RunWork(ctx, o, "words", h) }()
 	return r
 }
@@ -94,13 +94,16 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// With no brokers named the program has its own, with the topic.
+// With no brokers named the program has its own, with the topic; what was
+// settled is settled at the next start too.
 func TestWorkWithoutBrokers(t *testing.T) {
-	handled := make(chan string, 1)
-	p := startWork(t, []string{"--listen", "127.0.0.1:0", "--partitions=3"}, func(_ context.Context, d messaging.Delivery) error {
+	handled := make(chan string, 10)
+	args := []string{"--listen", "127.0.0.1:0", "--partitions=3", "--state-dir", t.TempDir()}
+	handle := func(_ context.Context, d messaging.Delivery) error {
 		handled <- string(d.Key())
 		return nil
-	})
+	}
+	p := startWork(t, args, handle)
 	cfg := kafka.Config{}
 	cfg.Cluster.Brokers = []string{p.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]}
 	publisher(t, cfg)("words", "one")
@@ -115,6 +118,19 @@ func TestWorkWithoutBrokers(t *testing.T) {
 	infos, err := admin.Topics(t.Context(), "words", "word-work.words.dlq")
 	if err != nil || infos["words"].Partitions != 3 || infos["word-work.words.dlq"].Partitions != 3 {
 		t.Errorf("topics are %v, %v, want words and word-work.words.dlq with 3 partitions", infos, err)
+	}
+	if status := p.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	}
+
+	p = startWork(t, args, handle)
+	cfg.Cluster.Brokers = []string{p.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]}
+	publisher(t, cfg)("words", "two")
+	if got := next(t, handled, "message"); got != "two" {
+		t.Errorf("handled %s after a restart, want two: one was settled", got)
+	}
+	if status, body := p.get("/v1/broker"); status != 200 || !strings.Contains(body, `"name": "word-work.words"`) {
+		t.Errorf("/v1/broker: %d %s, want 200 and the group", status, body)
 	}
 	if status := p.status(); status != 0 {
 		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
@@ -134,6 +150,8 @@ func TestWorkUsageErrors(t *testing.T) {
 		{"--start noon", `--start "noon": want earliest, latest or a time such as 2006-01-02T15:04:05Z`},
 		{"--consumer a.b --concurrency 999999", "messaging: consumer name \"a.b\": want letters, digits, '_' and '-'\nconcurrency is 999999: want 1 to 100000"},
 		{"--brokers 127.0.0.1:9 --listen :0", "--listen opens the broker within the process, and --brokers names others: set one of them"},
+		{"--brokers 127.0.0.1:9 --state-dir x", "--state-dir is for the broker within the process: a queue on others keeps nothing here"},
+		{"--listen :0", "--listen :0: others can reach this address, and nobody has to say who they are: set --insecure to let everybody in, or run pawl serve, which knows users"},
 	} {
 		p := startWork(t, append([]string{"--log-level=error"}, strings.Fields(tt.args)...), func(context.Context, messaging.Delivery) error { return nil })
 		status := p.wait()

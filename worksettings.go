@@ -20,14 +20,14 @@ import (
 type workSettings struct {
 	messaging.Config
 	tls config.TLSFiles
+	embedded
 
-	listen     string
-	partitions int
-	admin      string
-	memory     int64
-	logLevel   slog.Level
-	logFormat  string
-	version    bool
+	stateDir  string
+	admin     string
+	memory    int64
+	logLevel  slog.Level
+	logFormat string
+	version   bool
 }
 
 // table returns every setting of such a program.
@@ -37,10 +37,8 @@ func (s *workSettings) table() []config.Setting {
 		{Name: "application", Value: config.Text(&s.Application, "NAME"), Unset: "the program's file name", Help: "name of the application; its group is APPLICATION.CONSUMER"},
 		{Name: "consumer", Value: config.Text(&s.Consumer, "NAME"), Unset: "the topic's name", Help: "name of the consumer among those of the application"},
 		{Name: "instance", Value: config.Text(&s.Instance, "NAME"), Unset: "none: a new member at each start", Help: "name of this process within the group, the same after a restart"},
-
-		{Name: "listen", Value: config.Parsed(&s.listen, "HOST:PORT", parseAddress), Help: "open the broker within the process to other programs"},
-		{Name: "partitions", Value: config.Int(&s.partitions, 1), Unset: fmt.Sprint(defaultPartitions), Help: "partitions of the topic on the broker within the process"},
-	}, loginSettings(&s.Cluster, &s.tls), []config.Setting{
+		{Name: "state-dir", Value: config.Text(&s.stateDir, "DIR"), Unset: "~/.local/state/pawl/APPLICATION", Help: "directory of the data of the broker within the process"},
+	}, s.embedded.table(), loginSettings(&s.Cluster, &s.tls), []config.Setting{
 		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", parseWorkStart), Default: "earliest", Help: "where a partition begins that was never consumed"},
 		{Name: "on-offset-out-of-range", Value: config.Choice(&s.OnOffsetOutOfRange, messaging.GoToEarliest, messaging.GoToLatest, messaging.Fail), Default: string(messaging.GoToEarliest), Help: "what to do when messages are gone that were not consumed"},
 
@@ -90,13 +88,17 @@ func (s *workSettings) load(o Options) error {
 		if s.partitions == 0 {
 			s.partitions = defaultPartitions
 		}
+		errs = append(errs, s.embedded.check())
+		if s.stateDir == "" {
+			var err error
+			s.stateDir, err = defaultStateDir(o.Env, s.Application)
+			errs = append(errs, err)
+		}
 		return errors.Join(errs...)
 	}
-	if s.listen != "" {
-		bad("--listen opens the broker within the process, and --brokers names others: set one of them")
-	}
-	if s.partitions > 0 {
-		bad("--partitions is for the broker within the process: on others, create the topic")
+	errs = append(errs, s.embedded.unused("create the topic")...)
+	if s.stateDir != "" {
+		bad("--state-dir is for the broker within the process: a queue on others keeps nothing here")
 	}
 	var err error
 	if s.Cluster.TLS, err = s.tls.Load(); err != nil {

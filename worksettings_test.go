@@ -12,7 +12,7 @@ import (
 // program itself fills in and those that are for programs of other forms.
 func TestWorkSettingsAreWhole(t *testing.T) {
 	var s workSettings
-	if err := s.load(Options{Name: "x"}); err != nil {
+	if err := s.load(Options{Name: "x", Env: []string{"HOME=/home/x"}}); err != nil {
 		t.Fatal(err)
 	}
 	ours := []string{"Cluster", "Topic", "Logger", "Registerer", "DeadLetters", "Breaker", "Retry"} // filled by the program, or looked at below
@@ -39,7 +39,7 @@ func TestWorkSettingsAreWhole(t *testing.T) {
 		}
 	}
 	s = workSettings{}
-	if err := s.load(Options{Name: "x", Args: []string{"--retry-delays=none"}}); err != nil || s.Retry.Tiers == nil || len(s.Retry.Tiers) != 0 {
+	if err := s.load(Options{Name: "x", Args: []string{"--retry-delays=none"}, Env: []string{"HOME=/home/x"}}); err != nil || s.Retry.Tiers == nil || len(s.Retry.Tiers) != 0 {
 		t.Errorf("--retry-delays=none: %v, %v, want no delays", s.Retry.Tiers, err)
 	}
 }

@@ -50,6 +50,9 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	if err != nil {
 		return &sealError{err}
 	}
+	if err := r.createOutputs(ctx); err != nil {
+		return err
+	}
 	part := r.s.changelogPartition()
 	recs := append(r.handle.out, extra...)
 	for _, c := range changes {
@@ -91,6 +94,26 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	r.pace.committed(time.Now(), took, r.s.app.commitPause())
 	r.lastCommit, r.attempts = time.Now(), 0
 	r.s.committed(r, messages, took)
+	return nil
+}
+
+// createOutputs creates the topics that are published to for the first time
+// and are missing, as those are at start that a consumer lists. Those that
+// nothing says how to create are left to the commit, which fails by their name.
+func (r *incarnation) createOutputs(ctx context.Context) error {
+	o := &r.handle.outputs
+	if len(o.unknown) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.s.app.cfg.TransactionTimeout)
+	defer cancel()
+	for ; len(o.unknown) > 0; o.unknown = o.unknown[1:] {
+		if d := o.unknown[0]; d.Partitions() > 0 || r.s.app.cfg.CreateTopics > 0 {
+			if _, err := r.s.app.ensure(ctx, d, "output"); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

@@ -67,9 +67,10 @@ type Consumer interface {
 }
 
 // Outputs is implemented by a consumer that publishes. The topics it returns
-// are looked up at start, and created if their description says with how many
-// partitions. A topic that is published to and not listed is looked up at the
-// first commit, and fails the message if it is missing.
+// are looked up at start, and created if their description, or
+// Config.CreateTopics, says with how many partitions. A topic that is published
+// to and not listed is looked up, and created likewise, at the first commit; if
+// it is missing then, the message fails.
 type Outputs interface {
 	Outputs() []*topic.Description
 }

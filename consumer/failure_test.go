@@ -426,6 +426,29 @@ func TestMissingOutputFailsTheMessage(t *testing.T) {
 	})
 }
 
+// An output that is not listed is created at the first commit where it is said
+// with how many partitions, and so is one that says so itself.
+func TestMissingOutputIsCreated(t *testing.T) {
+	bare, sized := topic.String("bare"), topic.String("sized").With(topic.Partitions(5))
+	virtually(t, func(t *testing.T) {
+		p := &program{consume: func(e topic.Envelope, s consumer.Shard, pub *topic.Publisher) error {
+			return errors.Join(countLine(e, s, pub), bare.Publish(pub, string(e.Key)), sized.Publish(pub, string(e.Key)))
+		}}
+		c := consumertest.Start(t, p, consumer.Config{CreateTopics: 3})
+		send(c, "a", "b", "a")
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 2, "b": 1})
+		for _, out := range []*topic.Of[string]{&bare, &sized} {
+			if got := len(consumertest.Committed(c, *out)); got != 3 {
+				t.Errorf("%d messages in %s, want 3", got, out.Name())
+			}
+		}
+		if failed := c.Status("p1").Shards[0].Reason; failed != "" {
+			t.Errorf("a shard has failed: %s", failed)
+		}
+	})
+}
+
 // A shard that has run for a while, with or without messages, backs off from the
 // shortest pause again when it fails.
 func TestBackoffBeginsAnew(t *testing.T) {

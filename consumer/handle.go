@@ -25,6 +25,29 @@ type handle struct {
 	// The output of the open transaction.
 	out      []kafka.Record
 	outBytes int64
+
+	outputs outputs
+}
+
+// outputs are the topics that an incarnation has published to.
+type outputs struct {
+	last    *topic.Description
+	all     map[*topic.Description]bool
+	unknown []*topic.Description // those that were not looked up yet
+}
+
+func (o *outputs) add(d *topic.Description) {
+	if d == o.last {
+		return
+	}
+	o.last = d
+	if !o.all[d] {
+		if o.all == nil {
+			o.all = make(map[*topic.Description]bool)
+		}
+		o.all[d] = true
+		o.unknown = append(o.unknown, d)
+	}
 }
 
 var _ Shard = (*handle)(nil)
@@ -57,6 +80,7 @@ func (h *handle) publish(o topic.Out) error {
 	}
 	h.out = append(h.out, kafka.Record{Topic: o.Topic.Name(), Partition: o.Partition, Key: o.Key, Value: o.Value, Headers: o.Headers, Timestamp: o.Timestamp})
 	h.outBytes += int64(len(o.Key)+len(o.Value)) + recordOverhead
+	h.outputs.add(o.Topic)
 	return nil
 }
 
