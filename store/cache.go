@@ -1,11 +1,8 @@
 package store
 
 import (
-	"bytes"
 	"fmt"
 	"unsafe"
-
-	"github.com/pawlstream/pawl/internal/invariants"
 )
 
 // tableState is one table's part of a transaction, of whatever types.
@@ -38,15 +35,17 @@ func (c *tableCache) excess() int64 { return c.used - c.limit }
 //	   ▲  evict,     │                     │
 //	   └─── abort ───┴──────── abort ──────┘
 //
-// An entry without a value says that the key is absent, which is worth knowing
-// too.
+// Keys are told apart by their bytes: two that the codec gives the same bytes
+// are one.
 type table[K comparable, V any] struct {
 	t  *Table[K, V]
 	tx *Transaction
 
-	entries map[K]*entry[K, V]
-	changes ordered[*entry[K, V]] // the dirty ones
-	touched []*entry[K, V]        // those an abort forgets: the dirty ones, and if V holds pointers those read
+	entries entries[V]
+	changes ordered[*change[V]]
+	records records[V]  // what changes points to
+	read    []*entry[V] // what an abort forgets though it wasn't changed: if V holds pointers
+	number  uint32      // the transaction's; an entry that has it is held on to
 
 	// whole says that every key that the table holds has an entry, and so that
 	// a key without one is absent. It begins with an empty table, and ends when
@@ -54,30 +53,55 @@ type table[K comparable, V any] struct {
 	// cache no absent key is ever looked up, which costs microseconds.
 	whole bool
 
-	ring []*entry[K, V] // all entries, and forgotten ones until the hand passes
-	hand int
-	gone int // forgotten entries in the ring
+	hand uint32 // the number of the entry that eviction looks at next
 }
 
-type entry[K comparable, V any] struct {
-	key    K
-	val    V
-	old    V
-	stored []byte // the key as stored
-	cost   int32
-	writes int32 // since the transaction's first, while V has no fixed size
-
-	has      bool // there is a value
-	known    bool // has and val are known: false after a blind write was forgotten
-	hadOld   bool
+// A change is what a transaction keeps of an entry that it has changed.
+type change[V any] struct {
+	e        *entry[V]
+	stored   []byte // the key as stored
+	old      V      // if oldKnown and hadOld
+	writes   int32  // since the transaction's first, while V has no fixed size
 	oldKnown bool
-	isDirty  bool
-	isTouch  bool
-	recent   bool // used since the hand last passed
-	isGone   bool // forgotten
+	hadOld   bool
 }
 
-func (e *entry[K, V]) storedKey() []byte { return e.stored }
+func (c *change[V]) storedKey() []byte { return c.stored }
+
+// records are a transaction's changes by number, in memory that the next one
+// uses again.
+type records[V any] struct {
+	chunks [][]change[V]
+	n      int
+}
+
+const recordChunk = 256
+
+func (r *records[V]) add() (c *change[V], number int) {
+	if r.n == len(r.chunks)*recordChunk {
+		r.chunks = append(r.chunks, make([]change[V], recordChunk))
+	}
+	number = r.n
+	r.n++
+	return r.at(number), number
+}
+
+func (r *records[V]) at(number int) *change[V] {
+	return &r.chunks[number/recordChunk][number%recordChunk]
+}
+
+func (r *records[V]) reset() {
+	used := (r.n + recordChunk - 1) / recordChunk
+	for _, c := range r.chunks[:used] {
+		clear(c)
+	}
+	// One large transaction does not hold its memory for ever.
+	if have := len(r.chunks); used < have/4 {
+		clear(r.chunks[have/2:])
+		r.chunks = r.chunks[:have/2]
+	}
+	r.n = 0
+}
 
 // state returns the table's state in a transaction.
 func (t *Table[K, V]) state(tx *Transaction) (*table[K, V], error) {
@@ -93,7 +117,7 @@ func (t *Table[K, V]) newState(tx *Transaction) (*table[K, V], error) {
 	if err := t.conflict(); err != nil {
 		return nil, err
 	}
-	s := &table[K, V]{t: t, tx: tx, entries: make(map[K]*entry[K, V])}
+	s := &table[K, V]{t: t, tx: tx, number: 1}
 	s.changes.skip = len(t.prefix)
 	first, err := tx.d.newCursor(tx.from, t.prefix, prefixEnd(t.prefix), false)
 	if err != nil {
@@ -109,63 +133,62 @@ func (t *Table[K, V]) newState(tx *Transaction) (*table[K, V], error) {
 
 func (s *table[K, V]) keyPrefix() []byte { return s.t.prefix }
 
-func (s *table[K, V]) size() int { return len(s.ring) }
+func (s *table[K, V]) size() int { return int(s.entries.made) }
 
-// load returns the entry of a key whose value is not known yet.
-func (s *table[K, V]) load(tx *Transaction, k K) (*entry[K, V], error) {
-	entries := len(s.entries)
-	e, err := s.make(tx, k)
-	if err != nil || e.known {
-		return e, err
+// find returns the entry of a key, nil if there is none, and what make and load
+// take to make one: the key's bytes and their hash. They may be k's own.
+func (s *table[K, V]) find(tx *Transaction, k *K) (e *entry[V], key []byte, hash uint32) {
+	key = s.t.keyBytes(tx, k)
+	hash = hashKey(key)
+	return s.entries.find(hash, key), key, hash
+}
+
+// load returns the entry of a key whose value is not known yet; e is nil if
+// there is no entry.
+func (s *table[K, V]) load(tx *Transaction, e *entry[V], k *K, key []byte, hash uint32) (*entry[V], error) {
+	if e == nil {
+		var err error
+		if e, err = s.make(tx, k, key, hash); err != nil {
+			return nil, err
+		}
+		if s.whole {
+			e.flags |= entryKnown
+			return e, nil
+		}
 	}
-	if s.whole && len(s.entries) > entries { // it was made just now
-		e.known = true
-		return e, nil
-	}
-	v, ok, err := s.t.read(tx, e.stored)
+	v, ok, err := s.t.read(tx, s.t.storedKey(tx, key))
 	if err != nil {
 		return nil, err
 	}
-	e.val, e.has, e.known = v, ok, true
+	e.set(v, ok)
 	s.recost(e, len(tx.stored))
 	return e, nil
 }
 
-// make returns the entry of a key that is not in the map, or is not known.
-func (s *table[K, V]) make(tx *Transaction, k K) (*entry[K, V], error) {
-	if e := s.entries[k]; e != nil {
-		return e, nil
-	}
-	if k != k {
-		return nil, s.t.keyError(k)
-	}
-	tx.scratch = s.t.key.AppendKey(append(tx.scratch[:0], s.t.prefix...), k)
-	if !s.t.canonical {
-		// Another key with the same bytes would be another entry of the same
-		// record. The one that the bytes decode to stands for all of them.
-		c, err := s.t.key.DecodeKey(tx.scratch[len(s.t.prefix):])
-		if err != nil {
-			return nil, fmt.Errorf("table %q: decode key %v again: %w", s.t.name, k, err)
-		}
-		if e := s.entries[c]; e != nil {
-			return e, nil
-		}
-		k = c
+// make returns a new entry of a key that has none.
+func (s *table[K, V]) make(tx *Transaction, k *K, key []byte, hash uint32) (*entry[V], error) {
+	if *k != *k {
+		return nil, s.t.keyError(*k)
 	}
 	if tx.cache.excess() > 0 {
 		tx.evict(evictBytes, evictSteps)
 	}
-	e := &entry[K, V]{key: k, stored: bytes.Clone(tx.scratch), recent: true}
-	if own, ok := any(&e.key).(*string); ok && s.t.canonical {
-		// The caller's string may be a small part of a large message, which the
-		// cache would keep alive. The stored bytes are never changed.
-		key := e.stored[len(s.t.prefix):]
-		*own = unsafe.String(unsafe.SliceData(key), len(key))
-	}
-	s.entries[e.key] = e
-	s.ring = append(s.ring, e)
+	e := s.entries.add(hash, key)
+	e.flags |= entryRecent
 	s.recost(e, 0)
 	return e, nil
+}
+
+func (e *entry[V]) has() bool   { return e.flags&entryHas != 0 }
+func (e *entry[V]) known() bool { return e.flags&entryKnown != 0 }
+
+// set sets the value, or that there is none.
+func (e *entry[V]) set(v V, has bool) {
+	e.val = v
+	e.flags |= entryKnownHas
+	if !has {
+		e.flags &^= entryHas
+	}
 }
 
 // What a full cache lets go when an entry is added: more than one entry takes,
@@ -176,195 +199,166 @@ const (
 	evictSteps = 16
 )
 
-// entryOverhead is what an entry takes beside its key and value: its slots in
-// the map and the ring, and what the allocator rounds up.
-const entryOverhead = 48
+// What an entry takes beside itself: its slots in the index, of which there are
+// up to two and two thirds for each, and if its key is long, what that takes
+// and the allocator rounds up.
+const (
+	entryOverhead   = 16
+	longKeyOverhead = 40
+)
 
 // recost sets what an entry costs, its value being so many bytes encoded.
-func (s *table[K, V]) recost(e *entry[K, V], encoded int) {
-	cost := int64(unsafe.Sizeof(*e)) + entryOverhead + int64(len(e.stored))
+func (s *table[K, V]) recost(e *entry[V], encoded int) {
+	cost := int64(unsafe.Sizeof(*e)) + entryOverhead
+	if e.keyLen > keyInline {
+		cost += longKeyOverhead + int64(e.keyLen)
+	}
 	if !s.t.fixed {
 		cost += 2 * int64(encoded)
 	}
 	cost = min(cost, 1<<31-1)
 	s.tx.cache.used += cost - int64(e.cost)
-	if e.isTouch {
+	if e.touched == s.number {
 		s.tx.cache.held += cost - int64(e.cost)
 	}
 	e.cost = int32(cost)
 }
 
 // dirty marks an entry as changed by the transaction, keeping what it was.
-func (s *table[K, V]) dirty(e *entry[K, V]) {
-	if e.isDirty {
-		return
+func (s *table[K, V]) dirty(e *entry[V]) *change[V] {
+	e.flags |= entryRecent
+	held := e.touched == s.number
+	if held && e.change != 0 {
+		return s.records.at(int(e.change) - 1)
 	}
-	e.isDirty, e.recent = true, true
-	e.oldKnown = s.t.plain && e.known
-	if e.oldKnown {
-		e.old, e.hadOld = e.val, e.has
+	c, number := s.records.add()
+	c.e = e
+	stored := append(s.tx.arena.begin(), s.t.prefix...)
+	c.stored = s.tx.arena.end(append(stored, s.entries.key(e)...))
+	if c.oldKnown = s.t.plain && e.known(); c.oldKnown {
+		c.old, c.hadOld = e.val, e.has()
 	}
-	s.changes.add(e)
-	s.touch(e)
+	s.changes.add(c)
+	s.tx.cache.held += int64(unsafe.Sizeof(*c)) + changeOverhead + int64(len(c.stored))
+	if !held {
+		e.touched = s.number
+		s.tx.cache.held += int64(e.cost)
+	}
+	e.change = int32(number) + 1
+	return c
 }
 
-func (s *table[K, V]) touch(e *entry[K, V]) {
-	if !e.isTouch {
-		e.isTouch = true
-		s.touched = append(s.touched, e)
+// hold keeps an entry that was read until the transaction ends.
+func (s *table[K, V]) hold(e *entry[V]) {
+	if e.touched != s.number {
+		e.touched, e.change = s.number, 0
+		s.read = append(s.read, e)
 		s.tx.cache.held += int64(e.cost)
 	}
 }
 
 // grown keeps the size of a changed value in mind, if values may grow: it is
 // measured at the entry's first, second, fourth … write in a transaction.
-func (s *table[K, V]) grown(tx *Transaction, e *entry[K, V]) {
+func (s *table[K, V]) grown(tx *Transaction, c *change[V]) {
 	if s.t.fixed {
 		return
 	}
-	e.writes++
-	if e.writes&(e.writes-1) != 0 {
+	c.writes++
+	if c.writes&(c.writes-1) != 0 {
 		return
 	}
 	n := 0
-	if e.has {
+	if c.e.has() {
 		// A value that can't be encoded fails the transaction when it is sealed.
-		if b, err := s.t.val.Append(tx.stored[:0], e.val); err == nil {
+		if b, err := s.t.val.Append(tx.stored[:0], c.e.val); err == nil {
 			tx.stored, n = b, len(b)
 		}
 	}
-	s.recost(e, n)
+	s.recost(c.e, n)
 }
 
 func (s *table[K, V]) seal(out []Change) ([]Change, error) {
-	for _, e := range s.changes.all(&s.tx.sorter) {
-		if !e.has {
-			if e.oldKnown && !e.hadOld {
+	for _, c := range s.changes.all(&s.tx.sorter) {
+		if !c.e.has() {
+			if c.oldKnown && !c.hadOld {
 				continue // it came and went within the transaction
 			}
-			out = append(out, Change{Key: e.stored})
+			out = append(out, Change{Key: c.stored})
 			continue
 		}
-		b, err := s.t.val.Append(appendTableHeader(s.tx.arena.begin()), e.val)
+		b, err := s.t.val.Append(appendTableHeader(s.tx.arena.begin()), c.e.val)
 		if err != nil {
-			return nil, fmt.Errorf("encode value of table %q, key %v: %w", s.t.name, e.key, err)
+			return nil, fmt.Errorf("encode value of table %q, key %x: %w", s.t.name, c.stored[len(s.t.prefix):], err)
 		}
 		b = s.tx.arena.end(b)
 		if !s.t.fixed {
-			s.recost(e, len(b))
+			s.recost(c.e, len(b))
 		}
-		out = append(out, Change{e.stored, b})
+		out = append(out, Change{c.stored, b})
 	}
 	return out, nil
 }
 
-func (s *table[K, V]) committed() {
-	for _, e := range s.touched {
-		s.settle(e)
-	}
-	s.forgetChanges()
-}
+func (s *table[K, V]) committed() { s.forgetChanges() }
 
 func (s *table[K, V]) aborted() {
-	for _, e := range s.touched {
-		s.settle(e)
-		s.forget(e)
-		s.gone++
-		s.whole = false
-	}
-	s.forgetChanges()
-	if s.gone > len(s.ring)/2 {
-		s.sweep()
-	}
-}
-
-func (s *table[K, V]) settle(e *entry[K, V]) {
-	var zero V
-	e.old, e.oldKnown, e.hadOld = zero, false, false
-	e.isDirty, e.isTouch = false, false
-	e.writes = 0
-}
-
-func (s *table[K, V]) forgetChanges() {
-	clear(s.touched)
-	s.touched = s.touched[:0]
-	s.changes.reset()
-}
-
-// forget drops an entry from the map; the ring drops it later.
-func (s *table[K, V]) forget(e *entry[K, V]) {
-	invariants.Check(!e.isGone && !e.isDirty, "table %q forgets a dirty entry or one twice", s.t.name)
-	e.isGone = true
-	delete(s.entries, e.key)
-	s.tx.cache.used -= int64(e.cost)
-}
-
-// sweep drops forgotten entries from the ring.
-func (s *table[K, V]) sweep() {
-	kept := s.ring[:0]
-	for _, e := range s.ring {
-		if !e.isGone {
-			kept = append(kept, e)
-		}
-	}
-	clear(s.ring[len(kept):])
-	s.ring, s.gone, s.hand = kept, 0, 0
-}
-
-// evict moves the hand over the ring. An entry that was used since the hand
-// last passed is spared once; one that the transaction holds, for as long.
-func (s *table[K, V]) evict(bytes int64, steps int) (freed int64) {
-	for range steps {
-		if freed >= bytes || len(s.ring) == 0 {
-			break
-		}
-		if s.hand >= len(s.ring) {
-			s.hand = 0
-		}
-		e := s.ring[s.hand]
-		switch {
-		case e.isGone:
-			s.gone--
-		case e.isTouch || e.recent:
-			e.recent = false
-			s.hand++
-			continue
-		default:
-			freed += int64(e.cost)
-			s.whole = s.whole && e.known && !e.has
+	for _, e := range s.read {
+		if e.change == 0 { // else it was changed after it was read
 			s.forget(e)
 		}
-		last := len(s.ring) - 1
-		s.ring[s.hand], s.ring[last] = s.ring[last], nil
-		s.ring = s.ring[:last]
+	}
+	for i := range s.records.n {
+		s.forget(s.records.at(i).e)
+	}
+	s.whole = s.whole && s.records.n == 0 && len(s.read) == 0
+	s.forgetChanges()
+	if s.entries.wasteful() {
+		s.entries.compact()
+		s.hand = 0
+	}
+}
+
+// forgetChanges lets go of what the transaction held on to.
+func (s *table[K, V]) forgetChanges() {
+	clear(s.read)
+	s.read = s.read[:0]
+	s.changes.reset()
+	s.records.reset()
+	if s.number++; s.number == 0 {
+		// The numbers begin again: none that an entry has may come again.
+		for i := range s.entries.made {
+			s.entries.at(i).touched = 0
+		}
+		s.number = 1
+	}
+}
+
+func (s *table[K, V]) forget(e *entry[V]) {
+	s.tx.cache.used -= int64(e.cost)
+	s.entries.remove(e)
+}
+
+// evict moves the hand over the entries. One that was used since the hand last
+// passed is spared once; one that the transaction holds, for as long.
+func (s *table[K, V]) evict(bytes int64, steps int) (freed int64) {
+	for range steps {
+		if freed >= bytes || s.entries.live == 0 {
+			break
+		}
+		if s.hand >= s.entries.made {
+			s.hand = 0
+		}
+		e := s.entries.at(s.hand)
+		s.hand++
+		switch {
+		case e.flags&entryLive == 0:
+		case e.touched == s.number || e.flags&entryRecent != 0:
+			e.flags &^= entryRecent
+		default:
+			freed += int64(e.cost)
+			s.whole = s.whole && e.flags&entryKnownHas == entryKnown
+			s.forget(e)
+		}
 	}
 	return freed
 }
-
-// An arena lends out bytes for the values of one transaction. It is emptied in
-// one go and used again.
-type arena struct {
-	chunk []byte
-}
-
-const arenaChunk = 64 << 10
-
-// begin returns an empty slice to append one value to.
-func (a *arena) begin() []byte {
-	if cap(a.chunk)-len(a.chunk) < arenaChunk/16 {
-		// The full chunk lives on in the values that were lent from it.
-		a.chunk = make([]byte, 0, min(max(arenaChunk, 2*cap(a.chunk)), 16*arenaChunk))
-	}
-	return a.chunk[len(a.chunk):len(a.chunk):cap(a.chunk)]
-}
-
-// end takes the appended value, which may have outgrown the chunk and moved.
-func (a *arena) end(b []byte) []byte {
-	n := len(a.chunk)
-	if len(b) <= cap(a.chunk)-n && len(b) > 0 && &b[0] == &a.chunk[:n+1][n] {
-		a.chunk = a.chunk[:n+len(b)]
-	}
-	return b[:len(b):len(b)]
-}
-
-func (a *arena) reset() { a.chunk = a.chunk[:0] }

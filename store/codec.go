@@ -40,14 +40,8 @@ var (
 	Bytes   BytesCodec
 )
 
-// canonical marks the key codecs under which unequal keys never have equal
-// bytes, so that a table needn't look.
-type canonical interface{ canonical() }
-
 // StringCodec stores a string as its bytes.
 type StringCodec struct{}
-
-func (StringCodec) canonical() {}
 
 func (StringCodec) AppendKey(dst []byte, k string) []byte       { return append(dst, k...) }
 func (StringCodec) DecodeKey(src []byte) (string, error)        { return string(src), nil }
@@ -57,8 +51,6 @@ func (StringCodec) Decode(src []byte) (string, error)           { return string(
 // Int64Codec stores a key in eight bytes that sort as numbers do, a value as a
 // signed varint.
 type Int64Codec struct{}
-
-func (Int64Codec) canonical() {}
 
 func (Int64Codec) AppendKey(dst []byte, k int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(k)^1<<63)
@@ -83,8 +75,6 @@ func (Int64Codec) Decode(src []byte) (int64, error) {
 
 // Uint64Codec stores a key in eight big-endian bytes, a value as a varint.
 type Uint64Codec struct{}
-
-func (Uint64Codec) canonical() {}
 
 func (Uint64Codec) AppendKey(dst []byte, k uint64) []byte {
 	return binary.BigEndian.AppendUint64(dst, k)
@@ -149,8 +139,6 @@ func (Float64Codec) Decode(src []byte) (float64, error) {
 
 // BoolCodec stores one byte, 0 or 1.
 type BoolCodec struct{}
-
-func (BoolCodec) canonical() {}
 
 func (BoolCodec) AppendKey(dst []byte, k bool) []byte {
 	if k {

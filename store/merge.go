@@ -1,6 +1,9 @@
 package store
 
-import "bytes"
+import (
+	"bytes"
+	"errors"
+)
 
 // A merge goes over committed keys and the transaction's own together, in
 // order; the transaction's own stand in for committed ones.
@@ -10,10 +13,15 @@ type merge[T changed] struct {
 	lower   []byte
 	upper   []byte
 	reverse bool
+	ended   uint64 // how many transactions had ended when it began
 }
 
+// errOutlived is what a scan answers that goes on after the transaction that it
+// began in.
+var errOutlived = errors.New("the transaction that the scan began in has ended")
+
 func newMerge[T changed](t *Transaction, own *ordered[T], lower, upper []byte, reverse bool) merge[T] {
-	m := merge[T]{t: t, lower: lower, upper: upper, reverse: reverse}
+	m := merge[T]{t: t, lower: lower, upper: upper, reverse: reverse, ended: t.ended}
 	if t.readable() == nil {
 		m.walk = newWalk(own.sorted(&t.sorter), lower, upper, reverse)
 	}
@@ -40,6 +48,9 @@ func (m merge[T]) run(step func(stored, committed []byte, own T) (more bool, err
 	}()
 	var none T
 	for {
+		if m.t.ended != m.ended {
+			return errOutlived
+		}
 		own, has := m.walk.head()
 		order := 0 // of the own key against the committed one
 		switch {
@@ -57,8 +68,8 @@ func (m merge[T]) run(step func(stored, committed []byte, own T) (more bool, err
 		}
 		var more bool
 		if order <= 0 {
-			more, err = step(own.storedKey(), nil, own)
 			m.walk.advance()
+			more, err = step(own.storedKey(), nil, own)
 		} else {
 			more, err = step(c.key, c.val, none)
 		}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"slices"
 )
@@ -23,6 +22,7 @@ type ordered[T changed] struct {
 	fresh []T   // added since the last scan, in no order
 	runs  [][]T // each in key order, each key in one run only
 	skip  int   // what all keys begin with, so that comparing can start after it
+	first []T   // the memory of the first run, used again by the next transaction
 }
 
 func (o *ordered[T]) add(e T) { o.fresh = append(o.fresh, e) }
@@ -31,12 +31,20 @@ func (o *ordered[T]) reset() {
 	clear(o.fresh)
 	o.fresh = o.fresh[:0]
 	o.runs = nil
+	clear(o.first)
+	o.first = o.first[:0]
 }
 
 // sorted returns the runs that now hold all keys.
 func (o *ordered[T]) sorted(s *sorter) [][]T {
 	if len(o.fresh) > 0 {
-		run := sortByKey(s, o.fresh, o.skip)
+		var run []T
+		if len(o.runs) == 0 && len(o.first) == 0 {
+			o.first = sortByKey(s, o.first, o.fresh, o.skip)
+			run = o.first
+		} else {
+			run = sortByKey(s, make([]T, 0, len(o.fresh)), o.fresh, o.skip)
+		}
 		o.fresh = o.fresh[:0]
 		o.runs = append(slices.Clip(o.runs), run)
 		for n := len(o.runs); n > 1 && len(o.runs[n-2]) < 2*len(o.runs[n-1]); n-- {
@@ -73,10 +81,14 @@ func mergeRuns[T changed](a, b []T) []T {
 }
 
 // A sorter sorts keys by the eight bytes after what all of them begin with,
-// which fit a word, and looks at the rest of two keys only where those are
-// equal. Its buffer is kept from one sort to the next.
+// which fit a word: digit by digit, which takes no comparing, and only the
+// digits in which they differ. Where the words of some keys are equal, the bytes
+// after them decide. Equal keys stay in the order that they came in. Its buffers
+// are kept from one sort to the next.
 type sorter struct {
+	keys  [][]byte
 	words []word
+	spare []word
 }
 
 type word struct {
@@ -84,39 +96,130 @@ type word struct {
 	at     int32
 }
 
-func sortByKey[T changed](s *sorter, in []T, skip int) []T {
-	skip += commonPrefix(in, skip)
-	words := s.words[:0]
-	for i, e := range in {
-		words = append(words, word{keyWord(e.storedKey()[skip:]), int32(i)})
+// sortByKey puts in, whose keys all begin with the same skip bytes, in order
+// and appends it to out.
+func sortByKey[T changed](s *sorter, out, in []T, skip int) []T {
+	s.keys = s.keys[:0]
+	for _, e := range in {
+		s.keys = append(s.keys, e.storedKey())
 	}
-	s.words = words
-	slices.SortFunc(words, func(a, b word) int {
-		if a.prefix != b.prefix {
-			return cmp.Compare(a.prefix, b.prefix)
-		}
-		return bytes.Compare(in[a.at].storedKey(), in[b.at].storedKey())
-	})
-	out := make([]T, len(in))
-	for i, w := range words {
-		out[i] = in[w.at]
+	for _, w := range s.sort(skip) {
+		out = append(out, in[w.at])
 	}
+	clear(s.keys)
 	return out
 }
 
-// commonPrefix is how many bytes all keys have in common after the first skip.
-func commonPrefix[T changed](in []T, skip int) int {
-	first := in[0].storedKey()[skip:]
-	n := len(first)
-	for _, e := range in[1:] {
-		key := e.storedKey()[skip:]
-		n = min(n, len(key))
-		for i := range n {
-			if key[i] != first[i] {
-				n = i
-				break
-			}
+// sort returns the order of the keys in s.keys, valid until the next sort.
+func (s *sorter) sort(skip int) []word {
+	n := len(s.keys)
+	s.words, s.spare = slices.Grow(s.words[:0], n)[:n], slices.Grow(s.spare[:0], n)[:n]
+	for i := range s.words {
+		s.words[i].at = int32(i)
+	}
+	s.sortRange(s.words, s.spare, skip)
+	return s.words
+}
+
+// byComparing is how many keys are sorted faster by comparing them.
+const byComparing = 24
+
+func (s *sorter) sortRange(words, spare []word, skip int) {
+	if len(words) <= byComparing {
+		s.insert(words, skip)
+		return
+	}
+	skip += s.commonPrefix(words, skip)
+	short := false // a key ends within its word
+	var differ uint64
+	for i := range words {
+		key := s.keys[words[i].at][skip:]
+		short = short || len(key) < 8
+		words[i].prefix = keyWord(key)
+		differ |= words[i].prefix ^ words[0].prefix
+	}
+	sortWords(words, spare, differ)
+	for i := 0; i < len(words); {
+		j := i + 1
+		for j < len(words) && words[j].prefix == words[i].prefix {
+			j++
 		}
+		switch {
+		case j == i+1:
+		case short:
+			// 00 after the end of a key and 00 in a key are the same word.
+			slices.SortStableFunc(words[i:j], func(a, b word) int {
+				return bytes.Compare(s.keys[a.at][skip:], s.keys[b.at][skip:])
+			})
+		default:
+			s.sortRange(words[i:j], spare[i:j], skip+8)
+		}
+		i = j
+	}
+}
+
+// insert sorts a few keys.
+func (s *sorter) insert(words []word, skip int) {
+	for i := 1; i < len(words); i++ {
+		w := words[i]
+		key := s.keys[w.at][skip:]
+		j := i
+		for j > 0 && bytes.Compare(s.keys[words[j-1].at][skip:], key) > 0 {
+			words[j] = words[j-1]
+			j--
+		}
+		words[j] = w
+	}
+}
+
+// sortWords sorts by the bytes of the words that differ, from the last to the
+// first, keeping the order that the ones before have made.
+func sortWords(words, spare []word, differ uint64) {
+	var counts [8][256]int32
+	for _, w := range words {
+		for i := range 8 {
+			counts[i][byte(w.prefix>>(8*i))]++
+		}
+	}
+	in, out := words, spare
+	for i := range 8 {
+		shift := 8 * i
+		if byte(differ>>shift) == 0 {
+			continue
+		}
+		next := int32(0)
+		starts := &counts[i]
+		for d, n := range starts {
+			starts[d] = next
+			next += n
+		}
+		for _, w := range in {
+			d := byte(w.prefix >> shift)
+			out[starts[d]] = w
+			starts[d]++
+		}
+		in, out = out, in
+	}
+	if &in[0] != &words[0] {
+		copy(words, in)
+	}
+}
+
+// commonPrefix is how many bytes all keys have in common after the first skip.
+func (s *sorter) commonPrefix(words []word, skip int) int {
+	first := s.keys[words[0].at][skip:]
+	n := len(first)
+	for _, w := range words[1:] {
+		key := s.keys[w.at][skip:]
+		n = min(n, len(key))
+		if string(key[:n]) == string(first[:n]) {
+			continue
+		}
+		i := 0
+		for key[i] == first[i] {
+			i++
+		}
+		n = i
 	}
 	return n
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"reflect"
 	"sync"
+	"unsafe"
 )
 
 // A Table is a name with two codecs: typed access to a part of a shard's
@@ -25,9 +26,9 @@ type Table[K comparable, V any] struct {
 	prefix []byte
 	index  int // where a transaction keeps its state
 
-	plain     bool // a V copied is a V kept: it holds no pointers but strings'
-	fixed     bool // every V takes the same memory
-	canonical bool // unequal keys never have equal bytes
+	plain    bool // a V copied is a V kept: it holds no pointers but strings'
+	fixed    bool // every V takes the same memory
+	isString bool // keys are stored as the strings that they are
 }
 
 // A TableChange is what a transaction did to one key of a table.
@@ -40,15 +41,15 @@ type TableChange[V any] struct {
 // NewTable makes a table. A second one of the same name must have the same
 // codecs, and is then the same table; CheckTables tells if one hasn't.
 func NewTable[K comparable, V any](name string, key KeyCodec[K], val ValueCodec[V]) *Table[K, V] {
-	_, isCanonical := key.(canonical)
+	_, isString := any(key).(StringCodec)
 	t := &Table[K, V]{
-		name:      name,
-		key:       key,
-		val:       val,
-		prefix:    tablePrefix(name),
-		plain:     isPlain(reflect.TypeFor[V](), true),
-		fixed:     isPlain(reflect.TypeFor[V](), false),
-		canonical: isCanonical,
+		name:     name,
+		key:      key,
+		val:      val,
+		prefix:   tablePrefix(name),
+		plain:    isPlain(reflect.TypeFor[V](), true),
+		fixed:    isPlain(reflect.TypeFor[V](), false),
+		isString: isString,
 	}
 	t.index = register(name, codecs{reflect.TypeFor[K](), reflect.TypeFor[V](), key, val})
 	return t
@@ -153,6 +154,37 @@ func isPlain(t reflect.Type, strings bool) bool {
 	}
 }
 
+// keyBytes returns the bytes of a key: its own, or the transaction's scratch
+// space.
+func (t *Table[K, V]) keyBytes(tx *Transaction, k *K) []byte {
+	if t.isString {
+		s := *(*string)(unsafe.Pointer(k)) // K is string: StringCodec is no other type's
+		return unsafe.Slice(unsafe.StringData(s), len(s))
+	}
+	tx.scratch = t.key.AppendKey(tx.scratch[:0], *k)
+	return tx.scratch
+}
+
+// storedKey puts a table's prefix before the bytes of a key, which may be the
+// scratch space's.
+func (t *Table[K, V]) storedKey(tx *Transaction, key []byte) []byte {
+	tx.full = append(append(tx.full[:0], t.prefix...), key...)
+	return tx.full
+}
+
+// keyOf decodes a stored key. It is the caller's to keep.
+func (t *Table[K, V]) keyOf(tx *Transaction, stored []byte) (k K, err error) {
+	key := stored[len(t.prefix):]
+	if t.isString {
+		*(*string)(unsafe.Pointer(&k)) = tx.names.keep(key)
+		return k, nil
+	}
+	if k, err = t.key.DecodeKey(key); err != nil {
+		return k, fmt.Errorf("decode key %x of table %q: %w", key, t.name, err)
+	}
+	return k, nil
+}
+
 // Get returns a key's value, with the transaction's own writes seen.
 func (t *Table[K, V]) Get(tx *Transaction, k K) (v V, ok bool, err error) {
 	if err := tx.readable(); err != nil {
@@ -165,17 +197,17 @@ func (t *Table[K, V]) Get(tx *Transaction, k K) (v V, ok bool, err error) {
 	if err != nil {
 		return v, false, err
 	}
-	e := s.entries[k]
-	if e == nil || !e.known {
-		if e, err = s.load(tx, k); err != nil {
+	e, key, hash := s.find(tx, &k)
+	if e == nil || !e.known() {
+		if e, err = s.load(tx, e, &k, key, hash); err != nil {
 			return v, false, err
 		}
 	}
-	e.recent = true
+	e.flags |= entryRecent
 	if !t.plain {
-		s.touch(e)
+		s.hold(e)
 	}
-	return e.val, e.has, nil
+	return e.val, e.has(), nil
 }
 
 // getCommitted reads past the cache, which a View has none of.
@@ -183,8 +215,7 @@ func (t *Table[K, V]) getCommitted(tx *Transaction, k K) (v V, ok bool, err erro
 	if k != k {
 		return v, false, t.keyError(k)
 	}
-	tx.scratch = t.key.AppendKey(append(tx.scratch[:0], t.prefix...), k)
-	return t.read(tx, tx.scratch)
+	return t.read(tx, t.storedKey(tx, t.keyBytes(tx, &k)))
 }
 
 // read decodes the committed value under a stored key.
@@ -217,45 +248,36 @@ func (t *Table[K, V]) keyError(k K) error {
 }
 
 // Put sets a key's value.
-func (t *Table[K, V]) Put(tx *Transaction, k K, v V) error {
-	s, e, err := t.forWrite(tx, k)
-	if err != nil {
-		return err
-	}
-	s.dirty(e)
-	e.val, e.has, e.known = v, true, true
-	s.grown(tx, e)
-	return nil
-}
+func (t *Table[K, V]) Put(tx *Transaction, k K, v V) error { return t.set(tx, &k, v, true) }
 
 // Delete removes a key, whether or not it is there.
 func (t *Table[K, V]) Delete(tx *Transaction, k K) error {
-	s, e, err := t.forWrite(tx, k)
-	if err != nil {
-		return err
-	}
-	s.dirty(e)
-	var zero V
-	e.val, e.has, e.known = zero, false, true
-	s.grown(tx, e)
-	return nil
+	var none V
+	return t.set(tx, &k, none, false)
 }
 
-// forWrite finds or makes the entry of a key that is about to be set, whatever
-// it is now.
-func (t *Table[K, V]) forWrite(tx *Transaction, k K) (*table[K, V], *entry[K, V], error) {
+// set sets a key, whatever it is now.
+func (t *Table[K, V]) set(tx *Transaction, k *K, v V, has bool) error {
 	if err := tx.writable(); err != nil {
-		return nil, nil, err
+		return err
 	}
 	s, err := t.state(tx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	e := s.entries[k]
+	e, key, hash := s.find(tx, k)
 	if e == nil {
-		e, err = s.make(tx, k)
+		if e, err = s.make(tx, k, key, hash); err != nil {
+			return err
+		}
+		if s.whole {
+			e.flags |= entryKnown
+		}
 	}
-	return s, e, err
+	c := s.dirty(e)
+	e.set(v, has)
+	s.grown(tx, c)
+	return nil
 }
 
 // Update sets a key's value to what fn makes of the one it has, the zero V if
@@ -269,16 +291,17 @@ func (t *Table[K, V]) Update(tx *Transaction, k K, fn func(V) V) (v V, err error
 	if err != nil {
 		return v, err
 	}
-	e := s.entries[k]
-	if e == nil || !e.known {
-		if e, err = s.load(tx, k); err != nil {
+	e, key, hash := s.find(tx, &k)
+	if e == nil || !e.known() {
+		if e, err = s.load(tx, e, &k, key, hash); err != nil {
 			return v, err
 		}
 	}
 	// Dirty before fn runs: what fn reads itself may push clean entries out.
-	s.dirty(e)
-	e.val, e.has = fn(e.val), true
-	s.grown(tx, e)
+	c := s.dirty(e)
+	e.val = fn(e.val)
+	e.flags |= entryHas
+	s.grown(tx, c)
 	return e.val, nil
 }
 
@@ -302,7 +325,7 @@ func (t *Table[K, V]) Range(tx *Transaction, lo, hi K) iter.Seq2[K, V] {
 }
 
 func (t *Table[K, V]) scan(tx *Transaction, lower, upper []byte, yield func(K, V) bool) {
-	var own ordered[*entry[K, V]]
+	var own ordered[*change[V]]
 	changes := &own
 	if tx.state.Load()&stateReadOnly == 0 {
 		s, err := t.state(tx)
@@ -313,13 +336,16 @@ func (t *Table[K, V]) scan(tx *Transaction, lower, upper []byte, yield func(K, V
 		changes = &s.changes
 	}
 	m := newMerge(tx, changes, lower, upper, false)
-	err := m.run(func(stored, committed []byte, own *entry[K, V]) (bool, error) {
-		if own != nil {
-			return !own.has || yield(own.key, own.val), nil
+	err := m.run(func(stored, committed []byte, own *change[V]) (bool, error) {
+		if own != nil && !own.e.has() {
+			return true, nil
 		}
-		k, err := t.key.DecodeKey(stored[len(t.prefix):])
+		k, err := t.keyOf(tx, stored)
 		if err != nil {
-			return false, fmt.Errorf("decode key %x: %w", stored[len(t.prefix):], err)
+			return false, err
+		}
+		if own != nil {
+			return yield(k, own.e.val), nil
 		}
 		v, err := t.decode(stored, committed)
 		if err != nil {
@@ -337,32 +363,44 @@ func (t *Table[K, V]) scan(tx *Transaction, lower, upper []byte, yield func(K, V
 // sequence, as in All.
 func (t *Table[K, V]) Changes(tx *Transaction) iter.Seq2[K, TableChange[V]] {
 	return func(yield func(K, TableChange[V]) bool) {
-		if err := tx.readable(); err != nil {
+		if err := t.eachChange(tx, yield); err != nil {
 			tx.fail(err)
-			return
-		}
-		if tx.state.Load()&stateReadOnly != 0 {
-			return
-		}
-		s, err := t.state(tx)
-		if err != nil {
-			tx.fail(err)
-			return
-		}
-		for _, e := range s.changes.all(&tx.sorter) {
-			c := TableChange[V]{New: e.val, Deleted: !e.has}
-			if e.oldKnown {
-				c.Old, c.HadOld = e.old, e.hadOld
-			} else if c.Old, c.HadOld, err = t.read(tx, e.stored); err != nil {
-				tx.fail(err)
-				return
-			}
-			if c.Deleted && !c.HadOld {
-				continue
-			}
-			if !yield(e.key, c) {
-				return
-			}
 		}
 	}
+}
+
+func (t *Table[K, V]) eachChange(tx *Transaction, yield func(K, TableChange[V]) bool) error {
+	if err := tx.readable(); err != nil {
+		return err
+	}
+	if tx.state.Load()&stateReadOnly != 0 {
+		return nil
+	}
+	s, err := t.state(tx)
+	if err != nil {
+		return err
+	}
+	number := s.number
+	for _, own := range s.changes.all(&tx.sorter) {
+		if s.number != number {
+			return fmt.Errorf("changes of table %q: %w", t.name, errOutlived)
+		}
+		c := TableChange[V]{New: own.e.val, Deleted: !own.e.has()}
+		if own.oldKnown {
+			c.Old, c.HadOld = own.old, own.hadOld
+		} else if c.Old, c.HadOld, err = t.read(tx, own.stored); err != nil {
+			return err
+		}
+		if c.Deleted && !c.HadOld {
+			continue
+		}
+		k, err := t.keyOf(tx, own.stored)
+		if err != nil {
+			return err
+		}
+		if !yield(k, c) {
+			return nil
+		}
+	}
+	return nil
 }

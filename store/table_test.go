@@ -86,15 +86,11 @@ func TestI8TableCacheIsBounded(t *testing.T) {
 		for _, s := range tx.used {
 			switch s := s.(type) {
 			case *table[int64, int64]:
-				for _, e := range s.entries {
-					used += int64(e.cost)
-				}
+				used += costOf(&s.entries)
 			case *table[int64, []byte]:
-				for _, e := range s.entries {
-					used += int64(e.cost)
-				}
-				if len(s.ring) > 2*len(s.entries)+1 {
-					t.Errorf("%s: %d places for %d entries", when, len(s.ring), len(s.entries))
+				used += costOf(&s.entries)
+				if s.entries.wasteful() {
+					t.Errorf("%s: %d places for %d entries", when, s.entries.made, s.entries.live)
 				}
 			}
 		}
@@ -139,6 +135,13 @@ func TestI8TableCacheIsBounded(t *testing.T) {
 		check(fmt.Sprint("aborted ", round))
 	}
 	closeOwner(t, o)
+}
+
+func costOf[V any](s *entries[V]) (used int64) {
+	for i := range s.made {
+		used += int64(s.at(i).cost)
+	}
+	return used
 }
 
 // A value that grows within one transaction is seen to grow.

@@ -37,12 +37,15 @@ type Transaction struct {
 	used   []tableState // those that are not nil, in the order of their keys
 	cache  tableCache
 
-	arena   arena
+	arena   *arena // of the bytes that Seal returns
+	names   names
 	sorter  sorter
 	sealed  []Change
 	scratch []byte // for keys on their way to the database
+	full    []byte // for a table's keys, with the prefix
 	stored  []byte // for values on their way from it
 	err     error  // what an iteration met first
+	ended   uint64 // how many transactions have been committed or aborted
 }
 
 // What a transaction's state says of it, as bits.
@@ -68,7 +71,7 @@ func (r *rawChange) storedKey() []byte { return r.key }
 const changeOverhead = 96
 
 func newTransaction(d *database, from pebble.Reader, tableCacheLimit int64) *Transaction {
-	t := &Transaction{d: d, from: from, raw: make(map[string]*rawChange)}
+	t := &Transaction{d: d, from: from, raw: make(map[string]*rawChange), arena: new(arena)}
 	t.changes.skip = 1
 	t.cache.limit = tableCacheLimit
 	return t
@@ -304,6 +307,7 @@ func (t *Transaction) clear(committed bool) {
 	t.arena.reset()
 	t.cache.held = 0
 	t.err = nil
+	t.ended++
 	if excess := t.cache.excess(); excess > 0 {
 		t.evict(excess, 0)
 	}
