@@ -66,6 +66,22 @@ type Consumer interface {
 	Flush(Shard, *topic.Publisher) error
 }
 
+// BatchConsumer is implemented by a consumer that handles messages together, such
+// as one that reads ahead for all of them. ConsumeBatch is called in place of
+// Consume, with at least one message and at most 1,000, all of one partition, in
+// order. What it stores and publishes is part of the same transaction as what
+// other batches do, up to the next commit.
+//
+// Its error fails the batch as a whole: the transaction is aborted, and its
+// messages come again in batches of one, each in a transaction of its own, until
+// the one that fails is found. The limits of a transaction, in time and in bytes,
+// are looked at between two batches.
+//
+// The slice, and raw keys, values and headers, end with the call.
+type BatchConsumer interface {
+	ConsumeBatch([]topic.Envelope, Shard, *topic.Publisher) error
+}
+
 // Outputs is implemented by a consumer that publishes. The topics it returns
 // are looked up at start, and created if their description, or
 // Config.CreateTopics, says with how many partitions. A topic that is published

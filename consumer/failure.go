@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/pawlstream/pawl/internal/kafka"
@@ -129,7 +128,7 @@ func (r *incarnation) execute(ctx context.Context, e topic.Envelope) error {
 		r.holdBack(failed)
 		return nil
 	case DeadLetter:
-		return r.pass(ctx, failed, deadLetter(r.s, e, err))
+		return r.pass(ctx, failed, deadLetters(r.s, e, err)...)
 	case Skip:
 		return r.pass(ctx, failed)
 	}
@@ -146,17 +145,18 @@ func (r *incarnation) holdBack(failed *MessageError) {
 }
 
 // pass commits a transaction that does nothing but go past the next message,
-// with the given records.
-func (r *incarnation) pass(ctx context.Context, failed *MessageError, recs ...kafka.Record) error {
+// with the first of the given letters that its topic takes.
+func (r *incarnation) pass(ctx context.Context, failed *MessageError, letters ...kafka.Record) error {
 	r.backlog.advance(1)
 	r.pace.consumed = 1
-	if err := r.commit(ctx, recs...); err != nil {
+	err := r.commitLetter(ctx, letters)
+	if err != nil {
 		return errors.Join(err, failed)
 	}
 	why := reason(failed.Err)
-	if len(recs) > 0 {
+	if len(letters) > 0 {
 		r.s.app.metrics.deadLetters.WithLabelValues(why).Inc()
-		r.log.Error("a message was dead-lettered", "topic", DeadLetterTopic(r.s.app.cfg.Application, r.s.set.name), "error", failed)
+		r.log.Error("a message was dead-lettered", "topic", letters[0].Topic, "error", failed)
 		return nil
 	}
 	r.s.app.metrics.dropped.WithLabelValues(why).Inc()
@@ -164,44 +164,25 @@ func (r *incarnation) pass(ctx context.Context, failed *MessageError, recs ...ka
 	return nil
 }
 
-// errorMax is how much of an error's text a dead letter carries.
-const errorMax = 4 << 10
-
-// deadLetter returns the dead letter of a message: the message as it was, and
-// in headers where it was and why it failed.
-func deadLetter(s *shard, e topic.Envelope, err error) kafka.Record {
-	text := strings.ToValidUTF8(err.Error(), "\uFFFD")
-	if len(text) > errorMax {
-		text = strings.ToValidUTF8(text[:errorMax], "") + "…"
+// commitLetter commits with the first of the letters that is not too large, or
+// without any if there is none.
+func (r *incarnation) commitLetter(ctx context.Context, letters []kafka.Record) error {
+	if len(letters) == 0 {
+		return r.commit(ctx)
 	}
-	header := func(name, value string) topic.Header { return topic.Header{Key: name, Value: []byte(value)} }
-	return kafka.Record{
-		Topic:     DeadLetterTopic(s.app.cfg.Application, s.set.name),
-		Partition: e.Partition,
-		Key:       e.Key,
-		Value:     e.Value,
-		Headers: append(append([]topic.Header(nil), e.Headers...),
-			header(HeaderTopic, e.TopicName()),
-			header(HeaderPartition, fmt.Sprint(e.Partition)),
-			header(HeaderOffset, fmt.Sprint(e.Offset)),
-			header(HeaderTimestamp, fmt.Sprint(e.Timestamp.UnixMilli())),
-			header(HeaderReason, reason(err)),
-			header(HeaderError, text),
-			header(HeaderFailedAt, time.Now().UTC().Format(time.RFC3339Nano)),
-		),
+	for i, letter := range letters {
+		err := r.commit(ctx, letter)
+		var refused *kafka.RecordError
+		if i == len(letters)-1 || !errors.Is(err, kafka.ErrTooLarge) || !errors.As(err, &refused) || refused.Topic != letter.Topic {
+			return err
+		}
+		r.log.Warn("a dead letter is too large: it is written with less", "error", err)
+		// Nothing but the letter was in the transaction.
+		r.db.Abort()
+		r.handle.reset()
 	}
+	return nil
 }
-
-// The headers of a dead letter, which come after those of the message.
-const (
-	HeaderTopic     = "pawl-topic"     // where the message was: the topic,
-	HeaderPartition = "pawl-partition" // the partition,
-	HeaderOffset    = "pawl-offset"    // and the offset, in decimal
-	HeaderTimestamp = "pawl-timestamp" // its timestamp, in milliseconds since 1970
-	HeaderReason    = "pawl-reason"    // error, decode or panic
-	HeaderError     = "pawl-error"     // the error's text, at most 4 KiB of it
-	HeaderFailedAt  = "pawl-failed-at" // when it failed, as RFC 3339 writes it
-)
 
 // backoff returns how long to wait before the attempt after n that failed: it
 // doubles from the shortest to the longest, less up to a quarter at random.

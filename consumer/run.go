@@ -299,8 +299,8 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 		r.pace.consumed += res.n
 		r.pace.full = r.pace.full || res.full
 		if res.err != nil {
-			failed := r.backlog.peek(1).At(0)
-			return r.fail(ctx, failed, r.pace.consumed+1, res.err)
+			failed := r.backlog.peek(res.tried).At(res.tried - 1) // of a batch, any of them may have
+			return r.fail(ctx, failed, r.pace.consumed+res.tried, res.err)
 		}
 	case callFlush:
 		invariants.Crash("flush-after")

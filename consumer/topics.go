@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,8 +121,7 @@ func (a *App) changelogOf(ctx context.Context, set *set) (changelogInfo, error) 
 		info.Partitions = partitions
 	}
 	if a.cfg.OnFailure == DeadLetter {
-		dlq := topic.Bytes(DeadLetterTopic(a.cfg.Application, set.name)).With(topic.Partitions(partitions))
-		if err := a.ensureDeadLetters(ctx, dlq.Description, partitions); err != nil {
+		if err := a.ensureDeadLetters(ctx, set, partitions); err != nil {
 			return changelogInfo{}, err
 		}
 	}
@@ -152,19 +152,51 @@ func (a *App) changelogOf(ctx context.Context, set *set) (changelogInfo, error) 
 }
 
 // ensureDeadLetters creates a set's dead-letter topic, and extends it to the
-// number of partitions of the input: a dead letter keeps its partition.
-func (a *App) ensureDeadLetters(ctx context.Context, d *topic.Description, partitions int) error {
-	info, err := a.ensure(ctx, d, "dead-letter")
+// number of partitions of the input: a dead letter keeps its partition. It is
+// made to take the largest message of the input with what a letter adds.
+func (a *App) ensureDeadLetters(ctx context.Context, set *set, partitions int) error {
+	name := DeadLetterTopic(a.cfg.Application, set.name)
+	options := []topic.Setting{topic.Partitions(partitions)}
+	infos, err := a.admin.Topics(ctx, name)
+	if err != nil {
+		return fmt.Errorf("look up dead-letter topic %s: %w", name, err)
+	}
+	if _, ok := infos[name]; !ok {
+		largest, err := a.largestMessage(ctx, set)
+		if err != nil {
+			return err
+		}
+		options = append(options, topic.Configured(maxMessageBytes, strconv.FormatInt(largest+letterRoom, 10)))
+	}
+	info, err := a.ensure(ctx, topic.Bytes(name).With(options...).Description, "dead-letter")
 	if err != nil {
 		return err
 	}
 	if info.Partitions >= partitions {
 		return nil
 	}
-	if err := a.admin.CreatePartitions(ctx, d.Name(), partitions); err != nil {
-		return fmt.Errorf("extend dead-letter topic %s to %d partitions: %w", d.Name(), partitions, err)
+	if err := a.admin.CreatePartitions(ctx, name, partitions); err != nil {
+		return fmt.Errorf("extend dead-letter topic %s to %d partitions: %w", name, partitions, err)
 	}
 	return nil
+}
+
+// maxMessageBytes is Kafka's name for how large a batch a topic takes.
+const maxMessageBytes = "max.message.bytes"
+
+// largestMessage returns how large a message the topics of a set take.
+func (a *App) largestMessage(ctx context.Context, set *set) (int64, error) {
+	largest := int64(1 << 20)
+	for _, name := range topicNames(set.topics) {
+		settings, err := a.admin.TopicSettings(ctx, name)
+		if err != nil {
+			return 0, fmt.Errorf("look up the settings of topic %s: %w", name, err)
+		}
+		if n, err := strconv.ParseInt(settings[maxMessageBytes], 10, 64); err == nil {
+			largest = max(largest, min(n, math.MaxInt32-letterRoom))
+		}
+	}
+	return largest, nil
 }
 
 // watchTopics looks, now and then, whether all consumed topics are there. One

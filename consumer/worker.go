@@ -26,6 +26,7 @@ type worker struct {
 	index    atomic.Int64 // which message of the call runs
 	limit    int64        // bytes of a transaction that close it
 	consumer Consumer
+	batch    []topic.Envelope // for a BatchConsumer
 
 	mu struct {
 		sync.Mutex
@@ -44,10 +45,11 @@ type call struct {
 
 // result is how a call went.
 type result struct {
-	name string
-	n    int   // messages consumed without an error
-	err  error // of the message after those, or of the call
-	full bool  // the transaction has reached its limit in bytes
+	name  string
+	n     int   // messages consumed without an error
+	tried int   // those after them that err is of, where it is of messages
+	err   error // of the messages after those, or of the call
+	full  bool  // the transaction has reached its limit in bytes
 }
 
 func newWorker(h *handle, c Consumer, limit int64) *worker {
@@ -137,20 +139,29 @@ const (
 	callConsume = "Consume"
 )
 
-// consume gives the messages to Consume, until one fails, the transaction is
-// full, or the owner asks for a return.
+// consume gives the messages to Consume, or to ConsumeBatch, until one fails, the
+// transaction is full, or the owner asks for a return.
 func (w *worker) consume(msgs kafka.Messages, r *result) error {
 	h, tx := w.h, w.h.tx
-	for i := range msgs.Len() {
+	batches, _ := w.consumer.(BatchConsumer)
+	for i := 0; i < msgs.Len(); i = r.n {
 		w.index.Store(int64(i))
-		e := msgs.At(i)
-		if err := w.consumer.Consume(e, h, h.publisher); err != nil {
+		r.tried = 1
+		var err error
+		if batches == nil {
+			err = w.consumer.Consume(msgs.At(i), h, h.publisher)
+		} else {
+			w.fill(msgs, i)
+			r.tried = len(w.batch)
+			err = batches.ConsumeBatch(w.batch, h, h.publisher)
+		}
+		if err != nil {
 			return err
 		}
 		if err := tx.Err(); err != nil {
 			return err
 		}
-		r.n++
+		r.n += r.tried
 		if tx.Size()+h.outBytes >= w.limit {
 			r.full = true
 			return nil
@@ -160,6 +171,19 @@ func (w *worker) consume(msgs kafka.Messages, r *result) error {
 		}
 	}
 	return nil
+}
+
+// batchMax is how many messages are given to ConsumeBatch at once, so that there
+// is now and then a moment to commit.
+const batchMax = 1_000
+
+// fill makes the batch that begins at one of the messages.
+func (w *worker) fill(msgs kafka.Messages, from int) {
+	clear(w.batch)
+	w.batch = w.batch[:0]
+	for i := from; i < min(from+batchMax, msgs.Len()); i++ {
+		w.batch = append(w.batch, msgs.At(i))
+	}
 }
 
 // busy says what runs, or returns nil.

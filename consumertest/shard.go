@@ -200,12 +200,47 @@ func (s *Shard) TryConsume(from Topic, key string, msg any) error {
 // and a zero timestamp the current time.
 func (s *Shard) ConsumeEnvelope(e topic.Envelope) error {
 	s.t.Helper()
+	return s.ConsumeEnvelopes(e)
+}
+
+// ConsumeEnvelopes is ConsumeEnvelope for messages of one topic that are fetched
+// together: a [consumer.BatchConsumer] is given them as one batch, and another
+// one after the other.
+func (s *Shard) ConsumeEnvelopes(es ...topic.Envelope) error {
+	s.t.Helper()
+	if s.db == nil {
+		s.t.Fatalf("shard %s has ended", s.id)
+	}
+	es = slices.Clone(es)
+	for i := range es {
+		s.receive(&es[i])
+		if es[i].Topic != es[0].Topic {
+			s.t.Fatalf("shard %s: a batch holds messages of topics %s and %s, and none does", s.id, es[0].TopicName(), es[i].TopicName())
+		}
+	}
+	if c, ok := s.consumer.(consumer.BatchConsumer); ok && len(es) > 0 {
+		err := s.publishing(func(p *topic.Publisher) error { return c.ConsumeBatch(es, s.handle, p) })
+		if err != nil {
+			s.Abort()
+			return fmt.Errorf("consume batch of %d messages up to %s-%d at offset %d: %w", len(es), es[0].TopicName(), es[0].Partition, es[len(es)-1].Offset, err)
+		}
+		return nil
+	}
+	for _, e := range es {
+		if err := s.publishing(func(p *topic.Publisher) error { return s.consumer.Consume(e, s.handle, p) }); err != nil {
+			s.Abort()
+			return fmt.Errorf("consume message %s-%d at offset %d with key %.60q: %w", e.TopicName(), e.Partition, e.Offset, e.Key, err)
+		}
+	}
+	return nil
+}
+
+// receive makes a message one that the shard consumes next.
+func (s *Shard) receive(e *topic.Envelope) {
+	s.t.Helper()
 	d := s.topics[e.TopicName()]
 	if d == nil {
 		s.t.Fatalf("shard %s does not consume topic %q", s.id, e.TopicName())
-	}
-	if s.db == nil {
-		s.t.Fatalf("shard %s has ended", s.id)
 	}
 	e.Topic, e.Partition = d, s.partition.Number
 	e.Offset = max(e.Offset, s.positions[d.Name()])
@@ -214,12 +249,6 @@ func (s *Shard) ConsumeEnvelope(e topic.Envelope) error {
 	}
 	s.positions[d.Name()] = e.Offset + 1
 	s.open++
-	err := s.publishing(func(p *topic.Publisher) error { return s.consumer.Consume(e, s.handle, p) })
-	if err != nil {
-		s.Abort()
-		return fmt.Errorf("consume message %s-%d at offset %d with key %.60q: %w", e.TopicName(), e.Partition, e.Offset, e.Key, err)
-	}
-	return nil
 }
 
 // publishing makes a call that may publish. An error that a scan met fails the
