@@ -259,6 +259,7 @@ func TestMessagesThatFailOnlyTogether(t *testing.T) {
 		c := consumertest.Start(t, p, consumer.Config{OnFailure: consumer.Skip})
 		for round := range 3 {
 			release := c.Hold("p1", "Fetch")
+			c.Advance(time.Second) // a fetch that the broker has is answered by then
 			send(c, "a", "b")
 			release()
 			c.Settle()

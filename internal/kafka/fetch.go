@@ -74,16 +74,6 @@ type abortedFrom struct {
 	first    int64
 }
 
-// Where things are in the header of a record batch.
-const (
-	batchLength     = 8
-	batchMagic      = 16
-	batchAttributes = 21
-	batchLastDelta  = 23
-	batchProducer   = 43
-	batchCount      = 57
-)
-
 // passEmpty walks over record batches from the offset at. It returns where it
 // met the first batch that may hold a message, or the offset after the last
 // batch, or the stable end if there is no batch at all below it.
@@ -105,18 +95,17 @@ func passEmpty(b []byte, at, stableEnd int64, aborted []abortedFrom) (int64, err
 		last := first + int64(int32(binary.BigEndian.Uint32(b[batchLastDelta:])))
 		producer := int64(binary.BigEndian.Uint64(b[batchProducer:]))
 		count := int32(binary.BigEndian.Uint32(b[batchCount:]))
-		const transactional, control = 1 << 4, 1 << 5
 		switch {
 		case last < first:
 			return 0, fmt.Errorf("batch at offset %d ends at %d", first, last)
 		case last < at:
 			// before the position: an answer may begin with the batch around it
-		case attributes&control != 0:
+		case attributes&batchControl != 0:
 			// A marker ends what its producer had aborted.
 			aborted = slices.DeleteFunc(aborted, func(t abortedFrom) bool { return t.producer == producer && t.first <= first })
 			next = max(next, last+1)
 		case count == 0,
-			attributes&transactional != 0 && slices.ContainsFunc(aborted, func(t abortedFrom) bool { return t.producer == producer && t.first <= first }):
+			attributes&batchTransactional != 0 && slices.ContainsFunc(aborted, func(t abortedFrom) bool { return t.producer == producer && t.first <= first }):
 			next = max(next, last+1)
 		default:
 			return max(next, first), nil

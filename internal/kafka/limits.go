@@ -29,9 +29,8 @@ const defaultLimit = 1000012
 // clientLimitMax keeps a produce request below what brokers take as one.
 const clientLimitMax = 64 << 20
 
-// batch is what the library asks for the largest batch of a topic. It counts
-// four bytes that are not in the batch.
-func (l *limits) batch(name string) int32 {
+// largest is how large a batch of the topic may be.
+func (l *limits) largest(name string) int {
 	n := l.of(name)
 	if n == 0 {
 		n = defaultLimit
@@ -39,7 +38,13 @@ func (l *limits) batch(name string) int32 {
 	if l.most > 0 {
 		n = min(n, l.most)
 	}
-	return int32(max(512, min(n+4, clientLimitMax)))
+	return min(n, clientLimitMax)
+}
+
+// batch is what the library asks for the largest batch of a topic. It counts
+// four bytes that are not in the batch, and takes nothing below 512.
+func (l *limits) batch(name string) int32 {
+	return int32(max(512, min(l.largest(name)+4, clientLimitMax)))
 }
 
 // of returns what the topic takes, or 0.

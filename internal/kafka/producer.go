@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -87,4 +88,17 @@ func (p *Producer) Publish(ctx context.Context, recs ...Record) error {
 func (p *Producer) Close() {
 	p.cancel()
 	p.cl.Close()
+}
+
+func produceOptions(l *limits, astray *sync.Map) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.RecordPartitioner(byHand{astray}),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()),
+		kgo.ProducerBatchMaxBytesFn(l.batch),
+		// Producing never waits: the caller bounds what a transaction holds.
+		kgo.MaxBufferedRecords(1 << 30),
+		// Full batches leave at once, the others at Flush.
+		kgo.ProducerLinger(10 * time.Millisecond),
+	}
 }

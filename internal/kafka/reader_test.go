@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/pawlstream/pawl/topic"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -44,27 +43,19 @@ func (e *env) publish(d *topic.Description, values ...string) {
 // aborted writes a transaction to partition 0 and aborts it.
 func (e *env) aborted(s *Session, d *topic.Description, values ...string) {
 	e.Helper()
-	if err := s.cl.BeginTransaction(); err != nil {
-		e.Fatal(err)
-	}
 	recs := to(d, values...)
 	for i := range recs {
 		recs[i].Key = []byte("aborted") // a compacted topic wants one
 	}
-	s.slab.fill(recs)
-	for i := range s.slab.recs {
-		s.cl.Produce(e.ctx, &s.slab.recs[i], s.slab.promise)
-	}
-	if err := s.cl.Flush(e.ctx); err != nil {
+	if err := s.encode(e.ctx, recs); err != nil {
 		e.Fatal(err)
 	}
-	if failed := s.slab.failures(); len(failed) > 0 {
-		e.Fatal(failed[0].err)
+	if failed, err := s.write(e.ctx); err != nil || len(failed) > 0 {
+		e.Fatalf("write what is to be aborted: %v, %v", failed, err)
 	}
-	if err := s.cl.EndTransaction(e.ctx, kgo.TryAbort); err != nil {
+	if err := s.end(e.ctx, false); err != nil {
 		e.Fatal(err)
 	}
-	s.renew(e.ctx)
 }
 
 // Positions pass markers and aborted messages, wherever they stand.

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/pawlstream/pawl/topic"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // SessionConfig says what a session is for. Zero fields mean the defaults
@@ -50,16 +46,28 @@ type CommitResult struct {
 // Fence and Commit are called by one goroutine at a time, and so is Poll; the
 // two may run beside each other. An error that matches ErrFenced or
 // ErrUnknownOutcome finishes the session: every later Commit answers it again.
+//
+// The library keeps the connections and reads. The producer is this package's
+// own: what is said to whom about a transaction is all in outgoing.go (what is
+// written), write.go (to the partitions' leaders) and coordinator.go (begin and
+// end).
 type Session struct {
 	reading
-	id     string // transactional ID
-	cancel context.CancelFunc
-	limits limits
-	astray sync.Map // see byHand
-	slab   slab
-	ends   endTxns
+	id      string // transactional ID
+	timeout time.Duration
+	life    context.Context // ends with Close
+	cancel  context.CancelFunc
+	wire    wire
 
-	reached  map[topic.Partition]int64 // the offset after the last record of ours
+	limits limits
+	routes routes
+	out    outgoing
+
+	coordinates int32 // the coordinator; -1: to be found
+	learned     bool  // what follows is
+	implicit    bool  // the cluster speaks the second version of the transaction protocol
+	added       bool  // otherwise: partitions were added to the open transaction
+
 	identity ProducerIdentity
 	fenced   bool
 	finished error
@@ -75,38 +83,22 @@ func NewSession(cfg Config, sc SessionConfig) (*Session, error) {
 	if sc.TransactionTimeout == 0 {
 		sc.TransactionTimeout = 10 * time.Second
 	}
-	s := &Session{id: sc.TransactionalID, reached: make(map[topic.Partition]int64)}
+	s := &Session{id: sc.TransactionalID, timeout: sc.TransactionTimeout, coordinates: -1}
 	s.limits.most = sc.MaxBatchBytes
 	s.limits.mu.topics = make(map[string]int)
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	opts := append(readOptions(sc.Topics, sc.FetchMaxBytes, sc.FetchMaxPartitionBytes),
+	s.routes.topics = make(map[string]*route)
+	s.life, s.cancel = context.WithCancel(context.Background())
+	cl, err := cfg.newClient(s.life, append(readOptions(sc.Topics, sc.FetchMaxBytes, sc.FetchMaxPartitionBytes),
 		kgo.WithPools(&fetchedRecords),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.TransactionalID(sc.TransactionalID),
-		kgo.TransactionTimeout(sc.TransactionTimeout),
-		kgo.WithHooks(&s.ends),
-	)
-	cl, err := cfg.newClient(ctx, append(opts, produceOptions(&s.limits, &s.astray)...)...)
+		kgo.WithHooks(&s.wire),
+	)...)
 	if err != nil {
-		cancel()
+		s.cancel()
 		return nil, fmt.Errorf("session %s: %w", sc.TransactionalID, err)
 	}
 	s.reading.init(cl)
 	return s, nil
-}
-
-func produceOptions(l *limits, astray *sync.Map) []kgo.Opt {
-	return []kgo.Opt{
-		kgo.RecordPartitioner(byHand{astray}),
-		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		kgo.ProducerBatchMaxBytesFn(l.batch),
-		// Producing never waits: the caller bounds what a transaction holds.
-		kgo.MaxBufferedRecords(1 << 30),
-		// Full batches leave at once, the others at Flush.
-		kgo.ProducerLinger(10 * time.Millisecond),
-	}
 }
 
 // fenceBackoff is the pause between two tries to fence while the cluster
@@ -123,28 +115,32 @@ func (s *Session) Fence(ctx context.Context) (ProducerIdentity, error) {
 	if s.fenced {
 		return s.identity, nil
 	}
-	for {
-		id, epoch, err := s.cl.ProducerID(ctx)
+	for wait := concurrentPause; ; {
+		id, err := s.initProducer(ctx)
 		switch {
 		case err == nil:
-			s.identity, s.fenced = ProducerIdentity{ID: id, Epoch: epoch}, true
+			s.identity, s.fenced = id, true
 			return s.identity, nil
 		case ctx.Err() != nil:
 			if !errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w (last: %w)", ctx.Err(), err)
 			}
-			if last := s.ends.unreached.Load(); last != nil {
+			if last := s.wire.unreached.Load(); last != nil {
 				err = fmt.Errorf("%w (%w)", err, *last)
 			}
 			return ProducerIdentity{}, fmt.Errorf("fence %s: %w", s.id, err)
 		case errors.Is(err, kgo.ErrClientClosed):
 			return ProducerIdentity{}, fmt.Errorf("fence %s: %w", s.id, ErrClosed)
+		case errors.Is(err, kerr.ConcurrentTransactions):
+			// The last owner's transaction is being ended.
+			wait = min(2*wait, fenceBackoff)
 		case !Transient(err):
 			return ProducerIdentity{}, s.finish(fmt.Errorf("fence %s: %w", s.id, classed(err)))
+		default:
+			wait = fenceBackoff
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(fenceBackoff):
+		if err := pause(ctx, s.life.Done(), wait); errors.Is(err, ErrClosed) {
+			return ProducerIdentity{}, fmt.Errorf("fence %s: %w", s.id, err)
 		}
 	}
 }
@@ -173,14 +169,15 @@ func (s *Session) Commit(ctx context.Context, recs []Record) (CommitResult, erro
 	case !s.fenced:
 		return CommitResult{}, fmt.Errorf("commit %s: not fenced yet", s.id)
 	case len(recs) == 0:
-		// The library reports the commit of nothing as a success without
-		// telling anyone, which would prove nothing.
+		// A transaction that holds nothing is none to the coordinator, and its
+		// commit would prove nothing.
 		return CommitResult{}, fmt.Errorf("commit %s: no records", s.id)
 	}
 	res, err := s.attempt(ctx, recs)
 	if errors.Is(err, errStaleLimit) {
 		res, err = s.attempt(ctx, recs)
 	}
+	s.out.clear()
 	if err != nil {
 		err = fmt.Errorf("commit %s: %w", s.id, err)
 	}
@@ -188,195 +185,90 @@ func (s *Session) Commit(ctx context.Context, recs []Record) (CommitResult, erro
 }
 
 func (s *Session) attempt(ctx context.Context, recs []Record) (CommitResult, error) {
-	if err := s.limits.learn(ctx, s.cl, s.limits.unknown(recs)...); err != nil {
-		return CommitResult{}, classed(err)
+	if err := s.encode(ctx, recs); err != nil {
+		return CommitResult{}, err
 	}
 	invariants.Crash("produce-before")
-	if err := s.cl.BeginTransaction(); err != nil {
-		return CommitResult{}, s.lost("begin", err, isFence(err))
-	}
-	s.ends.start()
-	s.slab.fill(recs)
-	promise := s.slab.promise
-	for i := range s.slab.recs {
-		s.cl.Produce(ctx, &s.slab.recs[i], promise)
-	}
-	if err := s.cl.Flush(ctx); err != nil {
-		return CommitResult{}, s.lost("write", err, false)
-	}
-	select {
-	case <-s.slab.done:
-	case <-ctx.Done():
-		return CommitResult{}, s.lost("write", ctx.Err(), false)
+	s.added = false
+	failed, err := s.write(ctx)
+	if err != nil {
+		return CommitResult{}, err
 	}
 	invariants.Crash("produce-after")
-	if failed := s.slab.failures(); len(failed) > 0 {
+	if len(failed) > 0 {
 		return CommitResult{}, s.refused(ctx, recs, failed)
 	}
-
-	res, err := s.reach()
-	if err != nil {
-		return CommitResult{}, s.lost("write", err, false)
-	}
-
-	// The library may take a new identity by itself, which aborts what was
-	// written under the old one and would commit only the rest.
-	id, epoch, err := s.cl.ProducerID(ctx)
-	if err != nil || id != s.identity.ID || epoch != s.identity.Epoch {
-		if err == nil {
-			err = fmt.Errorf("the producer became %d/%d from %d/%d within the transaction", id, epoch, s.identity.ID, s.identity.Epoch)
-		}
-		return CommitResult{}, s.lost("write", err, isFence(err))
-	}
-
-	s.ends.committing.Store(true)
-	err = s.cl.EndTransaction(ctx, kgo.TryCommit)
-	s.ends.committing.Store(false)
-	if err != nil {
-		return CommitResult{}, s.lost("end", err, isFence(err) && s.ends.allRefused())
-	}
-	if s.ends.answered.Load() == 0 {
-		return CommitResult{}, s.lost("end", errors.New("nobody was asked to end the transaction"), false)
+	if err := s.end(ctx, true); err != nil {
+		return CommitResult{}, err
 	}
 	invariants.Crash("endtxn-replied")
-	s.slab.drop()
-	s.renew(ctx)
-	return res, nil
+	return CommitResult{Next: s.out.reached()}, nil
 }
 
-// reach looks at the offset that each record was given. Each is beyond all that
-// the session was given for the partition before: anything else is no proof of
-// having been written. (The library takes "duplicate", which comes without an
-// offset, for a success.)
-func (s *Session) reach() (CommitResult, error) {
-	next := make(map[topic.Partition]int64)
-	// Records of a topic mostly come together, and its partitions in any order.
-	var name string
-	var ofTopic []int64 // by partition: the offset after the last record; -1 before the first
-	flush := func() {
-		for n, o := range ofTopic {
-			if o >= 0 {
-				next[topic.Partition{Topic: name, Number: int32(n)}] = o
-			}
-		}
-		ofTopic = ofTopic[:0]
+// encode makes the records ready to be sent. Nothing is sent yet.
+func (s *Session) encode(ctx context.Context, recs []Record) error {
+	if err := s.routes.prepare(ctx, s.cl, recs); err != nil {
+		return classed(err)
 	}
-	for i := range s.slab.recs {
-		r := &s.slab.recs[i]
-		if r.Topic != name {
-			flush()
-			name = r.Topic
-		}
-		for len(ofTopic) <= int(r.Partition) {
-			ofTopic = append(ofTopic, -1)
-		}
-		least := ofTopic[r.Partition]
-		if least < 0 {
-			p := topic.Partition{Topic: name, Number: r.Partition}
-			least = max(next[p], s.reached[p])
-		}
-		if r.Offset < least {
-			return CommitResult{}, fmt.Errorf("a record to %s-%d was acknowledged with offset %d, and those before reached %d", name, r.Partition, r.Offset, least)
-		}
-		ofTopic[r.Partition] = r.Offset + 1
+	if err := s.limits.learn(ctx, s.cl, s.limits.unknown(recs)...); err != nil {
+		return classed(err)
 	}
-	flush()
-	maps.Copy(s.reached, next)
-	return CommitResult{Next: next}, nil
+	err := s.out.build(recs, &s.routes, &s.limits)
+	refusal := (*RecordError)(nil)
+	if !errors.As(err, &refusal) || !errors.Is(err, ErrTooLarge) {
+		return err
+	}
+	// The topic may have changed its mind since it was asked.
+	if err := s.limits.learn(ctx, s.cl, refusal.Topic); err != nil {
+		return fmt.Errorf("%w (%w)", refusal, err)
+	}
+	return s.out.build(recs, &s.routes, &s.limits)
 }
 
-// renew takes note of the epoch that the end of a transaction gave. The
-// transaction is over whatever comes of it.
-func (s *Session) renew(ctx context.Context) {
-	id, epoch, err := s.cl.ProducerID(ctx)
-	if err != nil {
-		s.finish(fmt.Errorf("%w: identity after the transaction: %w", ErrUnknownOutcome, err))
-		return
-	}
-	s.identity = ProducerIdentity{ID: id, Epoch: epoch}
-}
-
-// refused ends a transaction of which records failed, every promise being in.
-func (s *Session) refused(ctx context.Context, recs []Record, failed []failure) error {
-	for i := range failed {
-		if _, ok := s.astray.LoadAndDelete(failed[i].rec); ok {
-			failed[i].err = fmt.Errorf("%w: %w", ErrUnknownTopic, errNoSuchPartition)
+// refused ends a transaction of which batches were refused.
+func (s *Session) refused(ctx context.Context, recs []Record, failed []refusedBatch) error {
+	if s.implicit || s.added {
+		if err := s.end(ctx, false); err != nil {
+			return err
 		}
 	}
-	for _, f := range failed {
-		if isFence(f.err) {
-			return s.lost("write", f.err, true)
-		}
-	}
-	for _, f := range failed {
-		if !isRefusal(f.err) {
-			return s.lost("write", f.err, false)
-		}
-	}
-
-	before := s.identity
-	wrote := s.ends.produced.Load() > 0
-	if err := s.cl.EndTransaction(ctx, kgo.TryAbort); err != nil {
-		return s.lost("abort", err, isFence(err))
-	}
-	if wrote && s.ends.answered.Load() == 0 {
-		return s.lost("abort", fmt.Errorf("nobody was asked to abort the transaction, after: %w", failed[0].err), false)
-	}
-	s.renew(ctx)
 	if s.finished != nil {
 		return s.finished
 	}
-	return s.blame(ctx, recs, failed, before != s.identity)
+	return s.blame(ctx, recs, failed)
 }
 
-// blame names the record that a transaction was refused for. bumped says that
-// the epoch was raised since, so that sequences may begin anew.
-func (s *Session) blame(ctx context.Context, recs []Record, failed []failure, bumped bool) error {
-	at, guilty := -1, failure{}
+// blame names the record that a transaction was refused for.
+func (s *Session) blame(ctx context.Context, recs []Record, failed []refusedBatch) error {
+	at, guilty := -1, refusedBatch{}
 	for _, f := range failed {
-		if i := s.slab.index(f.rec); at < 0 || i < at {
+		if i := s.out.index(f.target, f.batch, f.record); at < 0 || i < at {
 			at, guilty = i, f
 		}
 	}
-	e := &RecordError{Index: at, Topic: recs[at].Topic, Partition: guilty.rec.Partition, Key: recs[at].Key, Size: wireSize(&recs[at]), Err: classed(guilty.err)}
+	r := &recs[at]
+	e := &RecordError{Index: at, Topic: r.Topic, Partition: guilty.target.number, Key: r.Key, Size: wireSize(r), Err: classed(guilty.err)}
 	if !isTooLarge(guilty.err) {
 		return e
 	}
 
-	// A batch is refused as a whole, and the topic may have changed its mind
-	// since it was asked: only a record that is too large by itself is guilty.
-	old := make(map[string]int)
-	for _, f := range failed {
-		old[f.rec.Topic] = s.limits.of(f.rec.Topic)
+	// A batch is refused as a whole, and the topic has changed its mind since
+	// it was asked: only a record that is too large by itself is guilty.
+	name, old := r.Topic, s.limits.of(r.Topic)
+	if err := s.limits.learn(ctx, s.cl, name); err != nil {
+		e.Err = fmt.Errorf("%w (%w)", e.Err, err)
+		return e
 	}
-	for name := range old {
-		if err := s.limits.learn(ctx, s.cl, name); err != nil {
-			e.Err = fmt.Errorf("%w (%w)", e.Err, err)
+	e.Limit = s.limits.largest(name)
+	for i := range recs {
+		r := &recs[i]
+		if size := wireSize(r); r.Topic == name && size > e.Limit {
+			e.Index, e.Partition, e.Key, e.Size = i, s.out.targets[s.out.order[i]].number, r.Key, size
 			return e
 		}
 	}
-	for i := range recs {
-		limit, ok := old[recs[i].Topic]
-		if ok {
-			limit = int(s.limits.batch(recs[i].Topic)) - 4
-		}
-		if size := wireSize(&recs[i]); ok && size > limit {
-			e.Index, e.Topic, e.Partition, e.Key, e.Size, e.Limit = i, recs[i].Topic, s.slab.recs[i].Partition, recs[i].Key, size, limit
-			break
-		}
-	}
-	stale := false
-	for name, limit := range old {
-		if limit != s.limits.of(name) && bumped {
-			s.cl.PurgeTopicsFromProducing(name) // so that the new limit is asked for
-			stale = true
-		}
-	}
-	if e.Limit == 0 && stale {
+	if s.limits.of(name) != old {
 		return errStaleLimit
-	}
-	if e.Limit == 0 {
-		e.Limit = int(s.limits.batch(e.Topic)) - 4
 	}
 	return e
 }
@@ -403,68 +295,3 @@ func (s *Session) Close() {
 	s.cancel()
 	s.cl.Close()
 }
-
-// endTxns watches what the library sends to end a transaction, since its
-// answer does not say whether it asked anybody, and whether it gets through.
-type endTxns struct {
-	committing     atomic.Bool
-	produced       atomic.Int64 // produce requests written in this transaction
-	sent, answered atomic.Int64 // requests to end it, and answers
-	moved          atomic.Int64 // searches for the coordinator since the end began
-
-	unreached atomic.Pointer[error] // why the last try to connect failed, if it did
-}
-
-// allRefused says whether the last answer, a refusal, holds for every request
-// to end the transaction. It does not if one of them got no answer, or one
-// after which the library looked for the coordinator anew: either may have
-// been acted on. What remains is CONCURRENT_TRANSACTIONS, which is a refusal.
-func (e *endTxns) allRefused() bool {
-	return e.sent.Load() == e.answered.Load() && e.moved.Load() == 0
-}
-
-func (e *endTxns) start() {
-	e.produced.Store(0)
-	e.sent.Store(0)
-	e.answered.Store(0)
-	e.moved.Store(0)
-}
-
-// OnBrokerConnect is called by the library after each try to connect.
-func (e *endTxns) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
-	if err == nil {
-		e.unreached.Store(nil)
-		return
-	}
-	e.unreached.Store(&err)
-}
-
-// OnBrokerWrite is called by the library after each write of a request.
-func (e *endTxns) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	switch kmsg.Key(key) {
-	case kmsg.Produce:
-		e.produced.Add(1)
-	case kmsg.FindCoordinator:
-		if e.sent.Load() > 0 {
-			e.moved.Add(1)
-		}
-	case kmsg.EndTxn:
-		e.sent.Add(1)
-		if err == nil && e.committing.Load() {
-			invariants.Crash("endtxn-sent")
-		}
-	}
-}
-
-// OnBrokerRead is called by the library after each read of an answer.
-func (e *endTxns) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	if kmsg.Key(key) == kmsg.EndTxn && err == nil {
-		e.answered.Add(1)
-	}
-}
-
-var (
-	_ kgo.HookBrokerConnect = (*endTxns)(nil)
-	_ kgo.HookBrokerWrite   = (*endTxns)(nil)
-	_ kgo.HookBrokerRead    = (*endTxns)(nil)
-)

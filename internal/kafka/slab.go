@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,26 +95,4 @@ func (s *slab) index(r *kgo.Record) int {
 func (s *slab) drop() {
 	clear(s.recs)
 	clear(s.headers)
-}
-
-// batchOverhead is what a record batch holds beside its records.
-const batchOverhead = 61
-
-// wireSize is how many bytes a batch has that holds the record alone. Brokers
-// compare that of a batch with the topic's max.message.bytes.
-func wireSize(r *Record) int {
-	var b [binary.MaxVarintLen64]byte
-	varint := func(v int64) int { return binary.PutVarint(b[:], v) }
-	blob := func(v []byte) int {
-		if v == nil {
-			return varint(-1)
-		}
-		return varint(int64(len(v))) + len(v)
-	}
-	n := 1 + 1 + 1 // attributes, and no difference of timestamp and offset to itself
-	n += blob(r.Key) + blob(r.Value) + varint(int64(len(r.Headers)))
-	for _, h := range r.Headers {
-		n += varint(int64(len(h.Key))) + len(h.Key) + blob(h.Value)
-	}
-	return batchOverhead + varint(int64(n)) + n
 }
