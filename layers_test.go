@@ -27,8 +27,8 @@ var layers = [][]string{
 	{".", "consumertest"},
 	{"consumer", "messaging"},
 	{"internal/changelog", "internal/checkpoint", "internal/dashboard"},
-	{"store", "broker", "internal/kafka", "internal/devbroker", "topic/registry"},
-	{"topic", "cluster", "internal/admin", "internal/config", "internal/invariants"},
+	{"store", "broker", "internal/kafka", "internal/devbroker", "topic/registry", "internal/config"},
+	{"topic", "cluster", "internal/admin", "internal/invariants"},
 }
 
 // testsOnly are packages that hold no code but tests, and so have no layer.

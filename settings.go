@@ -74,7 +74,7 @@ func loginSettings(c *cluster.Cluster, f *config.TLSFiles) []config.Setting {
 		{Name: "tls-server-name", Value: config.Text(&f.ServerName, "HOST"), Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
 		{Name: "sasl-mechanism", Value: config.Choice(&c.SASL.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512), Unset: "none", Help: "how to log in"},
 		{Name: "sasl-username", Value: config.Text(&c.SASL.Username, "NAME"), Help: "who logs in"},
-		{Name: "sasl-password", Value: config.Text(&c.SASL.Password, "PASSWORD"), Secret: true, Help: "password; there is no flag for it"},
+		{Name: "sasl-password", Value: config.SecretText(&c.SASL.Password), Secret: true, Help: "password; there is no flag for it"},
 	}
 }
 

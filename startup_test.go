@@ -53,7 +53,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"--drain", "20", "--memory", "x"}, []string{"PAWL_NO=1"}, []string{
 			"unknown variable PAWL_NO",
 			`--drain "20": want a unit with it: say 20s for seconds or 20ms for milliseconds`,
-			`--memory "x": want a size such as 64MiB, 1.5GiB or 1048576`,
+			`--memory "x": want a size such as 64MiB or 1.5GiB`,
 		}},
 		{[]string{"--brokers=127.0.0.1:9"}, nil, []string{"--brokers is set and no state directory: set --state-dir to a directory that outlives the process, so that a restart need not restore"}},
 		{append(brokers, "--listen=:0"), nil, []string{"--listen opens the broker within the process, and --brokers names others: set one of them"}},
@@ -65,7 +65,7 @@ func TestUsageErrors(t *testing.T) {
 		{nil, []string{"PAWL_SASL_PASSWORD=hunter2"}, []string{"TLS or SASL is set and no brokers are named: set --brokers"}},
 		{append(brokers, "--tls-ca="+missing), nil, []string{"--tls-ca: open " + missing + ": no such file or directory"}},
 		{append(brokers, "--tls-ca="+text), nil, []string{"--tls-ca: " + text + " holds no certificate in PEM form"}},
-		{append(brokers, "--tls-cert="+text), nil, []string{"--tls-cert and --tls-key go together, and one of them is not set"}},
+		{append(brokers, "--tls-cert="+text), nil, []string{"--tls-cert goes together with tls-key, which is not set"}},
 		{append(brokers, "--sasl-mechanism=PLAIN", "--sasl-username=ann"), nil, []string{"configure application wordcount: SASL PLAIN needs a password"}},
 		{append(brokers, "--application=Word.Count", "--drain=5h"), nil, []string{
 			`configure application Word.Count: application name "Word.Count": want lower-case letters, digits and hyphens`,

@@ -32,52 +32,18 @@ type Cluster struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `json:"-"`
 }
 
-// The SASL mechanisms.
-const (
-	Plain       = "PLAIN"
-	ScramSHA256 = "SCRAM-SHA-256"
-	ScramSHA512 = "SCRAM-SHA-512"
-)
-
-// SASL names who connects. Its password appears in no log, no error and no
-// JSON. Package fmt prints what is in an unexported field without asking it, so
-// a struct that keeps a SASL or a Cluster in one must have a String method of
-// its own.
-type SASL struct {
-	Mechanism string // Plain, ScramSHA256 or ScramSHA512; empty for none
-	Username  string
-	Password  string `json:"-"`
-}
-
 // Validate reports everything that is wrong with the cluster's settings.
 func (c Cluster) Validate() error {
 	var errs []error
 	if len(c.Brokers) == 0 {
-		errs = append(errs, errors.New("no brokers are named"))
+		errs = append(errs, fieldError{"Brokers", errors.New("no brokers are named")})
 	}
 	for _, b := range c.Brokers {
 		if !validAddress(b) {
-			errs = append(errs, fmt.Errorf("broker %q: want HOST:PORT", b))
+			errs = append(errs, fieldError{"Brokers", fmt.Errorf("broker %q: want HOST:PORT", b)})
 		}
 	}
-	switch c.SASL.Mechanism {
-	case "":
-		if c.SASL.Username != "" || c.SASL.Password != "" {
-			errs = append(errs, errors.New("a SASL user name or password is set, and no mechanism"))
-		}
-	case Plain, ScramSHA256, ScramSHA512:
-		if c.SASL.Username == "" {
-			errs = append(errs, fmt.Errorf("SASL %s needs a user name", c.SASL.Mechanism))
-		}
-		if c.SASL.Password == "" {
-			errs = append(errs, fmt.Errorf("SASL %s needs a password", c.SASL.Mechanism))
-		}
-		if strings.ContainsAny(c.SASL.Password, "\r\n") {
-			errs = append(errs, errors.New("the SASL password holds a line break (read from a file that ends with one?)"))
-		}
-	default:
-		errs = append(errs, fmt.Errorf("SASL mechanism %q: want %s, %s or %s", c.SASL.Mechanism, Plain, ScramSHA256, ScramSHA512))
-	}
+	errs = append(errs, c.SASL.validate()...)
 	return errors.Join(errs...)
 }
 
@@ -97,7 +63,10 @@ func (c Cluster) String() string {
 		s += " with TLS"
 	}
 	if c.SASL.Mechanism != "" {
-		s += fmt.Sprintf(" as %s by SASL %s", c.SASL.Username, c.SASL.Mechanism)
+		if c.SASL.Username != "" {
+			s += " as " + c.SASL.Username
+		}
+		s += " by SASL " + c.SASL.Mechanism
 	}
 	return s
 }
@@ -105,16 +74,14 @@ func (c Cluster) String() string {
 // LogValue is what a log shows of the cluster: what String says.
 func (c Cluster) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// String hides the password.
-func (s SASL) String() string {
-	if s.Mechanism == "" {
-		return "none"
-	}
-	return s.Mechanism + " user " + s.Username
+// fieldError is what is wrong with a field.
+type fieldError struct {
+	field string // as Go names it: SASL.Password
+	err   error
 }
 
-// GoString hides the password.
-func (s SASL) GoString() string { return "cluster.SASL{" + s.String() + "}" }
+func (e fieldError) Error() string { return e.err.Error() }
+func (e fieldError) Unwrap() error { return e.err }
 
-// LogValue hides the password.
-func (s SASL) LogValue() slog.Value { return slog.StringValue(s.String()) }
+// Field names the field, for programs that know what set it.
+func (e fieldError) Field() string { return e.field }

@@ -17,7 +17,11 @@ import (
 
 func TestValidate(t *testing.T) {
 	sasl := func(mechanism, user, password string) cluster.Cluster {
-		return cluster.Cluster{Brokers: []string{"a:9092"}, SASL: cluster.SASL{Mechanism: mechanism, Username: user, Password: password}}
+		return cluster.Cluster{Brokers: []string{"a:9092"}, SASL: cluster.SASL{Mechanism: mechanism, Username: user, Password: cluster.Secret(password)}}
+	}
+	bearer := func(s cluster.SASL) cluster.Cluster {
+		s.Mechanism = cluster.OAuthBearer
+		return cluster.Cluster{Brokers: []string{"a:9092"}, SASL: s}
 	}
 	brokers := func(b ...string) cluster.Cluster { return cluster.Cluster{Brokers: b} }
 	for _, tt := range []struct {
@@ -44,15 +48,32 @@ func TestValidate(t *testing.T) {
 		{"a URL", brokers("kafka://a:9092"), []string{`broker "kafka://a:9092": want HOST:PORT`}},
 		{"bare IPv6", brokers("::1"), []string{`broker "::1": want HOST:PORT`}},
 		{"unknown mechanism", sasl("plain", "u", "p"),
-			[]string{`SASL mechanism "plain": want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512`}},
+			[]string{`SASL mechanism "plain": want PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER`}},
 		{"no mechanism", sasl("", "u", "hunter2"), []string{"a SASL user name or password is set, and no mechanism"}},
 		{"no user, no password", sasl(cluster.Plain, "", ""),
 			[]string{"SASL PLAIN needs a user name", "SASL PLAIN needs a password"}},
 		{"a password out of a file", sasl(cluster.ScramSHA256, "u", "hunter2\n"),
 			[]string{"the SASL password holds a line break (read from a file that ends with one?)"}},
+		{"token", bearer(cluster.SASL{Token: "eyJ.x"}), nil},
+		{"token file", bearer(cluster.SASL{TokenFile: "/run/token"}), nil},
+		{"client credentials", bearer(cluster.SASL{TokenURL: "https://idp/token", Username: "id", Password: "hunter2", Scope: "kafka"}), nil},
+		{"client credentials in the clear at home", bearer(cluster.SASL{TokenURL: "http://127.0.0.1:8080/token", Username: "id", Password: "hunter2"}), nil},
+		{"client credentials in the clear", bearer(cluster.SASL{TokenURL: "http://idp/token", Username: "id", Password: "hunter2"}),
+			[]string{"the URL of the token endpoint: want https, since the network in between would see the secret"}},
+		{"a URL with a password", bearer(cluster.SASL{TokenURL: "https://id:hunter2@idp/token", Username: "id", Password: "hunter2"}),
+			[]string{"the URL of the token endpoint holds a user: a client's ID and secret are the user name and the password"}},
+		{"no URL", bearer(cluster.SASL{TokenURL: "hunter2"}),
+			[]string{"the URL of the token endpoint: want https://HOST/PATH", "the token endpoint needs the client's ID as user name", "the token endpoint needs the client's secret as password"}},
+		{"no token", bearer(cluster.SASL{}), []string{"SASL OAUTHBEARER needs a token, a file of one, or the URL of a token endpoint"}},
+		{"two tokens", bearer(cluster.SASL{Token: "hunter2", TokenFile: "x"}), []string{"SASL OAUTHBEARER takes its token from one place, and 2 are set"}},
+		{"a token out of a file", bearer(cluster.SASL{Token: "hunter2\n"}), []string{"the SASL token holds a space, a line break or what is no ASCII"}},
+		{"a token for a password's mechanism", cluster.Cluster{Brokers: []string{"a:1"}, SASL: cluster.SASL{Mechanism: cluster.Plain, Username: "u", Password: "hunter2", Token: "hunter2"}},
+			[]string{"a SASL token is set, and the mechanism is PLAIN: tokens are for OAUTHBEARER"}},
+		{"a password for tokens", bearer(cluster.SASL{Token: "x", Username: "u"}),
+			[]string{"a user name, a password or a scope is set, which SASL OAUTHBEARER gives to a token endpoint, and none is named"}},
 		{"everything at once",
 			cluster.Cluster{Brokers: []string{"a", "b:1", "c"}, SASL: cluster.SASL{Mechanism: "GSSAPI", Password: "hunter2"}},
-			[]string{`broker "a": want HOST:PORT`, `broker "c": want HOST:PORT`, `SASL mechanism "GSSAPI": want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512`}},
+			[]string{`broker "a": want HOST:PORT`, `broker "c": want HOST:PORT`, `SASL mechanism "GSSAPI": want PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := tt.c.Validate()
@@ -88,8 +109,14 @@ func TestNoSecrets(t *testing.T) {
 			return nil, errors.New("not called")
 		},
 	}
-	for _, v := range []any{c, &c, c.SASL, &c.SASL, config{"x", c, &c}, &config{"x", c, &c}, []cluster.Cluster{c}, map[string]cluster.SASL{"k": c.SASL}} {
-		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+	type holder struct {
+		Secret cluster.Secret
+		List   []cluster.Secret
+	}
+	bearer := cluster.SASL{Mechanism: cluster.OAuthBearer, Token: secret}
+	held := holder{secret, []cluster.Secret{secret}}
+	for _, v := range []any{c.SASL.Password, &c.SASL.Password, held, &held, bearer, c, &c, c.SASL, &c.SASL, config{"x", c, &c}, &config{"x", c, &c}, []cluster.Cluster{c}, map[string]cluster.SASL{"k": c.SASL}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%10.3v"} {
 			if got := fmt.Sprintf(verb, v); holds(got, secret) {
 				t.Errorf("%s of %T: %s", verb, v, got)
 			}

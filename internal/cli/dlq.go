@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/messaging"
 )
 
@@ -35,7 +36,7 @@ both included; flags ask for letters by error, key, header and time.`,
 
 // letterFlags say which dead letters are meant.
 type letterFlags struct {
-	brokers               brokerFlags
+	cluster               func() (cluster.Cluster, error)
 	application, consumer string
 	topic                 string
 
@@ -48,7 +49,7 @@ type letterFlags struct {
 // addTopic adds the flags that say where dead letters are.
 func (l *letterFlags) addTopic(cmd *cobra.Command) {
 	f := cmd.Flags()
-	l.brokers.add(f)
+	l.cluster = clusterFlags(cmd)
 	f.StringVar(&l.application, "application", "", "the application whose dead letters are meant")
 	f.StringVar(&l.consumer, "consumer", "", "and its consumer")
 	f.StringVar(&l.topic, "topic", "", "the topic of the dead letters (default: <application>.<consumer>.dlq)")
@@ -79,7 +80,7 @@ func (l *letterFlags) open(cmd *cobra.Command, log *slog.Logger) (*messaging.Let
 	if l.topic == "" && (l.application == "" || l.consumer == "") {
 		return nil, usagef(cmd, "whose dead letters? Set --application and --consumer, or --topic")
 	}
-	c, err := l.brokers.cluster(cmd)
+	c, err := l.cluster()
 	if err != nil {
 		return nil, err
 	}

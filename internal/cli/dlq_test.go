@@ -362,7 +362,7 @@ func TestDLQFlags(t *testing.T) {
 		want string
 	}{
 		{"lst", `unknown command "lst": did you mean list?`},
-		{"list --application shop --consumer mailer", "no brokers are named: set --brokers or PAWL_BROKERS"},
+		{"list --application shop --consumer mailer", "no brokers are named: set --brokers, PAWL_BROKERS or a context"},
 		{"list --brokers 127.0.0.1:9", "whose dead letters? Set --application and --consumer, or --topic"},
 		{"list --brokers nowhere --topic t", `broker "nowhere": want HOST:PORT`},
 		{"list " + where + "-o yaml", `--output "yaml": want table or json`},

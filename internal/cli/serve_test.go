@@ -423,7 +423,7 @@ func TestServeUsers(t *testing.T) {
 	as := func(mechanism, name, password string) cluster.Cluster {
 		c := s.cluster()
 		c.TLS = &tls.Config{RootCAs: pool}
-		c.SASL = cluster.SASL{Mechanism: mechanism, Username: name, Password: password}
+		c.SASL = cluster.SASL{Mechanism: mechanism, Username: name, Password: cluster.Secret(password)}
 		return c
 	}
 	for _, mechanism := range []string{cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512} {

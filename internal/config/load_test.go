@@ -46,7 +46,7 @@ func defaults() values {
 	return values{Drain: 30 * time.Second, Memory: 512 << 20, Count: 7, Policy: "stop"}
 }
 
-func TestLoad(t *testing.T) {
+func TestRead(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -74,19 +74,19 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got values
-			if err := Load(got.table(), tt.args, tt.env); err != nil {
-				t.Fatalf("Load(%q, %q): %v", tt.args, tt.env, err)
+			if _, err := Read(got.table(), Input{Args: tt.args, Env: tt.env}); err != nil {
+				t.Fatalf("Read(%q, %q): %v", tt.args, tt.env, err)
 			}
 			want := defaults()
 			tt.want(&want)
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("Load(%q, %q): got + want -\n%s", tt.args, tt.env, diff)
+				t.Errorf("Read(%q, %q): got + want -\n%s", tt.args, tt.env, diff)
 			}
 		})
 	}
 }
 
-func TestLoadErrors(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		env  []string
@@ -106,9 +106,9 @@ func TestLoadErrors(t *testing.T) {
 		{[]string{"--drain", "-1s"}, nil, `--drain "-1s": want a duration above zero`},
 		{[]string{"--drain="}, nil, `--drain "": want a duration such as 100ms, 30s or 5m`},
 		{[]string{"--drain"}, nil, "flag needs an argument: --drain"},
-		{[]string{"--memory", "lots"}, nil, `--memory "lots": want a size such as 64MiB, 1.5GiB or 1048576`},
-		{[]string{"--memory=-1"}, nil, `--memory "-1": want a size such as 64MiB, 1.5GiB or 1048576`},
-		{[]string{"--memory=0"}, nil, `--memory "0": want a size above zero`},
+		{[]string{"--memory", "lots"}, nil, `--memory "lots": want a size such as 64MiB or 1.5GiB`},
+		{[]string{"--memory=-1"}, nil, `--memory "-1": want a size such as 64MiB or 1.5GiB`},
+		{[]string{"--memory=0"}, nil, `--memory "0": want a unit with it: say 0MiB for mebibytes or 0B for bytes`},
 		{[]string{"--memory=9999999TiB"}, nil, `--memory "9999999TiB": want a smaller size`},
 		{[]string{"--max-count=many"}, nil, `--max-count "many": want a whole number`},
 		{[]string{"--max-count=0"}, nil, `--max-count "0": want at least 1`},
@@ -129,9 +129,9 @@ func TestLoadErrors(t *testing.T) {
 		},
 	} {
 		var v values
-		err := Load(v.table(), tt.args, tt.env)
+		_, err := Read(v.table(), Input{Args: tt.args, Env: tt.env})
 		if err == nil || err.Error() != tt.want {
-			t.Errorf("Load(%q, %q):\ngot  %v\nwant %s", tt.args, tt.env, err, tt.want)
+			t.Errorf("Read(%q, %q):\ngot  %v\nwant %s", tt.args, tt.env, err, tt.want)
 		}
 	}
 }
@@ -148,12 +148,12 @@ func TestSecret(t *testing.T) {
 	}
 	for text, want := range map[string]string{"hunter2": "hunter2", "hunter2\n": "hunter2", "hunter2\r\n": "hunter2", " hunter2 \n": " hunter2 ", "hunter2\n\n": "hunter2\n"} {
 		var v values
-		if err := Load(v.table(), []string{"--sasl-password-file", file("password", text)}, nil); err != nil || v.Password != want {
+		if _, err := Read(v.table(), Input{Args: []string{"--sasl-password-file", file("password", text)}}); err != nil || v.Password != want {
 			t.Errorf("file of %q: password %q, error %v, want %q", text, v.Password, err, want)
 		}
 	}
 	var v values
-	if err := Load(v.table(), nil, []string{"PAWL_SASL_PASSWORD_FILE=" + file("other", "x")}); err != nil || v.Password != "x" {
+	if _, err := Read(v.table(), Input{Env: []string{"PAWL_SASL_PASSWORD_FILE=" + file("other", "x")}}); err != nil || v.Password != "x" {
 		t.Errorf("variable that names a file: password %q, error %v, want x", v.Password, err)
 	}
 
@@ -168,16 +168,16 @@ func TestSecret(t *testing.T) {
 		{[]string{"--sasl-pasword=hunter2"}, nil, "unknown flag --sasl-pasword: did you mean --sasl-password-file?"},
 		{[]string{"--sasl-password-file=/dev/zero"}, nil, "--sasl-password-file: read sasl password: /dev/zero is longer than 65536 bytes"},
 		{[]string{"--sasl-password-file=" + empty}, nil, `--sasl-password-file "` + empty + `": the file is empty`},
-		{[]string{"--sasl-password-file=" + empty}, []string{"PAWL_SASL_PASSWORD=hunter2"}, "PAWL_SASL_PASSWORD and --sasl-password-file are both set: one of them says it"},
+		{nil, []string{"PAWL_SASL_PASSWORD_FILE=" + empty, "PAWL_SASL_PASSWORD=hunter2"}, "PAWL_SASL_PASSWORD and PAWL_SASL_PASSWORD_FILE are both set: one of them says it"},
 		{nil, []string{"PAWL_SASL_PASWORD=hunter2"}, "unknown variable PAWL_SASL_PASWORD: did you mean PAWL_SASL_PASSWORD?"},
 	} {
 		var v values
-		err := Load(v.table(), tt.args, tt.env)
+		_, err := Read(v.table(), Input{Args: tt.args, Env: tt.env})
 		if err == nil || err.Error() != tt.want {
-			t.Errorf("Load(%q, %q):\ngot  %v\nwant %s", tt.args, tt.env, err, tt.want)
+			t.Errorf("Read(%q, %q):\ngot  %v\nwant %s", tt.args, tt.env, err, tt.want)
 		}
 	}
-	err := Load(v.table(), []string{"--sasl-password-file=" + filepath.Join(dir, "missing")}, nil)
+	_, err := Read(v.table(), Input{Args: []string{"--sasl-password-file=" + filepath.Join(dir, "missing")}})
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "--sasl-password-file: read sasl password: ") {
 		t.Errorf("missing file: %v, want one that names the flag and that it does not exist", err)
 	}
@@ -186,8 +186,8 @@ func TestSecret(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for _, arg := range []string{"--help", "-h"} {
 		var v values
-		if err := Load(v.table(), []string{"--drain=1s", arg}, nil); !errors.Is(err, ErrHelp) {
-			t.Errorf("Load with %s: %v, want ErrHelp", arg, err)
+		if _, err := Read(v.table(), Input{Args: []string{"--drain=1s", arg}}); !errors.Is(err, ErrHelp) {
+			t.Errorf("Read with %s: %v, want ErrHelp", arg, err)
 		}
 	}
 	var v values
@@ -210,7 +210,7 @@ func TestHelp(t *testing.T) {
 }
 
 // What a program is called with is not in its hands.
-func FuzzLoad(f *testing.F) {
+func FuzzRead(f *testing.F) {
 	f.Add("--drain=20s", "--brokers", "a:1", "PAWL_MEMORY=1.5GiB")
 	f.Add("--sasl-password", "hunter2", "-x", "PAWL_SASL_PASSWORD_FILE=/")
 	f.Add("--", "-", "--=", "PAWL_=")
@@ -218,8 +218,8 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, c, env string) {
 		var v values
 		// It returns, and says something or fills all in.
-		if err := Load(v.table(), []string{a, b, c}, []string{env}); err == nil && (v.Drain <= 0 || v.Memory <= 0 || v.Count < 1) {
-			t.Errorf("Load(%q, %q, %q; %q) left %+v", a, b, c, env, v)
+		if _, err := Read(v.table(), Input{Args: []string{a, b, c}, Env: []string{env}}); err == nil && (v.Drain <= 0 || v.Memory <= 0 || v.Count < 1) {
+			t.Errorf("Read(%q, %q, %q; %q) left %+v", a, b, c, env, v)
 		}
 	})
 }

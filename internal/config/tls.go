@@ -19,8 +19,12 @@ type TLSFiles struct {
 // Wanted says whether anything of TLS is set.
 func (f TLSFiles) Wanted() bool { return f != TLSFiles{} }
 
-// Load reads the files, and returns nil if TLS is not wanted.
-func (f TLSFiles) Load() (*tls.Config, error) {
+// Load reads the files that flags name.
+func (f TLSFiles) Load() (*tls.Config, error) { return f.load(new(Loaded)) }
+
+// load reads the files, and returns nil if TLS is not wanted. Its errors name
+// what has set each.
+func (f TLSFiles) load(from *Loaded) (*tls.Config, error) {
 	if !f.Wanted() {
 		return nil, nil
 	}
@@ -29,22 +33,24 @@ func (f TLSFiles) Load() (*tls.Config, error) {
 	if f.CA != "" {
 		pem, err := os.ReadFile(f.CA)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--tls-ca: %w", err))
+			errs = append(errs, fmt.Errorf("%s: %w", from.Named("tls-ca"), err))
 		} else {
 			c.RootCAs = x509.NewCertPool()
 			if !c.RootCAs.AppendCertsFromPEM(pem) {
-				errs = append(errs, fmt.Errorf("--tls-ca: %s holds no certificate in PEM form", f.CA))
+				errs = append(errs, fmt.Errorf("%s: %s holds no certificate in PEM form", from.Named("tls-ca"), f.CA))
 			}
 		}
 	}
 	switch {
 	case f.Cert == "" && f.Key == "":
-	case f.Cert == "" || f.Key == "":
-		errs = append(errs, errors.New("--tls-cert and --tls-key go together, and one of them is not set"))
+	case f.Cert == "":
+		errs = append(errs, fmt.Errorf("%s goes together with tls-cert, which is not set", from.Named("tls-key")))
+	case f.Key == "":
+		errs = append(errs, fmt.Errorf("%s goes together with tls-key, which is not set", from.Named("tls-cert")))
 	default:
 		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--tls-cert %s with --tls-key %s: %w", f.Cert, f.Key, err))
+			errs = append(errs, fmt.Errorf("%s %s with %s %s: %w", from.Named("tls-cert"), f.Cert, from.Named("tls-key"), f.Key, err))
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}

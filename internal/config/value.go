@@ -8,9 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pawlstream/pawl/cluster"
 )
 
 // Value is a place in memory that text can be parsed into.
+// Values are made by the functions of this package.
 type Value interface {
 	// Set parses text. Its error says what is wanted, and not what was given.
 	Set(text string) error
@@ -32,6 +35,18 @@ func Text(p *string, form string) Value {
 	return value{form, func(s string) error { *p = s; return nil }}
 }
 
+// SecretText is a value of any text that is shown nowhere.
+func SecretText(p *cluster.Secret) Value {
+	return value{"SECRET", func(s string) error { *p = cluster.Secret(s); return nil }}
+}
+
+// path is a value that names a file or a directory. Said in a file, it is
+// relative to that file.
+type path struct{ value }
+
+// Path is a value that names a file or a directory.
+func Path(p *string, form string) Value { return path{Text(p, form).(value)} }
+
 // Parsed is a value with a parser of its own.
 func Parsed[T any](p *T, form string, parse func(string) (T, error)) Value {
 	return value{form, func(s string) (err error) {
@@ -49,7 +64,7 @@ type list struct{ value }
 // List is a value of several texts, between commas. Its flag may be given
 // several times.
 func List(p *[]string, form string) Value {
-	return list{Parsed(p, form+",…", func(s string) ([]string, error) {
+	return ParsedList(p, form+",…", func(s string) ([]string, error) {
 		var list []string
 		for item := range strings.SplitSeq(s, ",") {
 			if item = strings.TrimSpace(item); item == "" {
@@ -58,7 +73,13 @@ func List(p *[]string, form string) Value {
 			list = append(list, item)
 		}
 		return list, nil
-	}).(value)}
+	})
+}
+
+// ParsedList is a list with a parser of its own, which is given what stands
+// between all the commas.
+func ParsedList[T any](p *[]T, form string, parse func(string) ([]T, error)) Value {
+	return list{Parsed(p, form, parse).(value)}
 }
 
 // Choice is a value that is one of several texts.
@@ -98,9 +119,12 @@ func Bool(p *bool) Value {
 	}).(value)}
 }
 
+// number is a value that is shown as a number.
+type number struct{ value }
+
 // Int is a whole number of at least low.
 func Int[T ~int | ~int16 | ~int32 | ~int64](p *T, low T) Value {
-	return Parsed(p, "N", func(s string) (T, error) {
+	return number{Parsed(p, "N", func(s string) (T, error) {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || int64(T(n)) != n {
 			if errors.Is(err, strconv.ErrRange) || err == nil {
@@ -112,7 +136,7 @@ func Int[T ~int | ~int16 | ~int32 | ~int64](p *T, low T) Value {
 			return 0, fmt.Errorf("want at least %d", low)
 		}
 		return T(n), nil
-	})
+	}).(value)}
 }
 
 // Duration is a time with its unit. Zero is refused: in a Config it would
@@ -123,7 +147,7 @@ func Duration(p *time.Duration) Value {
 		switch {
 		case err != nil:
 			if _, err := strconv.ParseFloat(s, 64); err == nil {
-				return 0, fmt.Errorf("want a unit with it: say %ss for seconds or %sms for milliseconds", s, s)
+				return 0, fmt.Errorf("want a unit with it: say %.20ss for seconds or %.20sms for milliseconds", s, s)
 			}
 			return 0, errors.New("want a duration such as 100ms, 30s or 5m")
 		case d <= 0:
@@ -135,22 +159,24 @@ func Duration(p *time.Duration) Value {
 
 // units of sizes. Kafka's tools say bytes; people say MB and mean either.
 var units = map[string]int64{
-	"": 1, "b": 1,
+	"b":   1,
 	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 	"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 }
 
-// Bytes is a size: a number of bytes, or a number with a unit, of which KiB,
-// MiB and GiB are powers of 1,024, KB, MB and GB powers of 1,000, and K, M and
-// G mean KiB, MiB and GiB. Zero is refused: in a Config it would mean the
-// default.
+// Bytes is a size: a number with a unit, which is B for bytes. KiB, MiB and GiB
+// are powers of 1,024, KB, MB and GB powers of 1,000, and K, M and G mean KiB,
+// MiB and GiB. Zero is refused: in a Config it would mean the default.
 func Bytes(p *int64) Value {
 	return Parsed(p, "SIZE", func(s string) (int64, error) {
-		wanted := errors.New("want a size such as 64MiB, 1.5GiB or 1048576")
+		wanted := errors.New("want a size such as 64MiB or 1.5GiB")
 		i := strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
 		if i < 0 {
-			i = len(s)
+			if _, err := strconv.ParseFloat(s, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+				return 0, fmt.Errorf("want a unit with it: say %.20sMiB for mebibytes or %.20sB for bytes", s, s)
+			}
+			return 0, wanted
 		}
 		unit, ok := units[strings.ToLower(strings.TrimSpace(s[i:]))]
 		if !ok {

@@ -10,15 +10,15 @@ import (
 
 func TestBytes(t *testing.T) {
 	for text, want := range map[string]int64{
-		"1": 1, "1048576": 1 << 20, "512MiB": 512 << 20, "512 MiB": 512 << 20, "512mib": 512 << 20, "1.5GiB": 3 << 29,
-		"64K": 64 << 10, "64KB": 64_000, "2GB": 2e9, "10b": 10, "9223372036854775807": 1<<63 - 1, "0.5KiB": 512,
+		"1B": 1, "1048576B": 1 << 20, "512MiB": 512 << 20, "512 MiB": 512 << 20, "512mib": 512 << 20, "1.5GiB": 3 << 29,
+		"64K": 64 << 10, "64KB": 64_000, "2GB": 2e9, "10b": 10, "9223372036854775807B": 1<<63 - 1, "0.5KiB": 512,
 	} {
 		var got int64
 		if err := Bytes(&got).Set(text); err != nil || got != want {
 			t.Errorf("Bytes %q: %d, %v, want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "MiB", "1.2.3", "1e3", "0x10", "5 parsecs", "-5", "9223372036854775808", "8388608TiB", "0.0001", ".", "0"} {
+	for _, text := range []string{"", "MiB", "1.2.3", "1e3", "0x10", "5 parsecs", "-5", "9223372036854775808", "9223372036854775808B", "8388608TiB", "0.0001", "0.0001B", ".", ".B", "0", "0B", "1048576"} {
 		got := int64(42)
 		if err := Bytes(&got).Set(text); err == nil || got != 42 {
 			t.Errorf("Bytes %q: %d, %v, want an error and the value left alone", text, got, err)

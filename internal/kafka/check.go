@@ -147,6 +147,9 @@ func tried(c cluster.Cluster) string {
 	if c.SASL.Mechanism == "" {
 		return s + ", without SASL"
 	}
+	if c.SASL.Username == "" {
+		return fmt.Sprintf("%s, SASL %s", s, c.SASL.Mechanism)
+	}
 	return fmt.Sprintf("%s, SASL %s as %q", s, c.SASL.Mechanism, c.SASL.Username)
 }
 
@@ -342,8 +345,14 @@ func (p *prober) likely(err error) string {
 		}
 		return "the broker did not begin SASL"
 	case stepSASL:
-		if timeout {
+		var token *tokenError
+		switch {
+		case errors.As(err, &token):
+			return "there is no token to log in with"
+		case timeout:
 			return "the broker did not finish SASL in time"
+		case p.cluster.SASL.Mechanism == cluster.OAuthBearer:
+			return "the broker did not accept the token; is it valid there, and has it not run out?"
 		}
 		return "the user name or the password is wrong"
 	case stepMetadata:

@@ -70,7 +70,7 @@ func TestConnectErrors(t *testing.T) {
 	trusting := &tls.Config{RootCAs: pool}
 	const password = "s3cret-pass"
 	sasl := func(mechanism, password string) cluster.SASL {
-		return cluster.SASL{Mechanism: mechanism, Username: "ann", Password: password}
+		return cluster.SASL{Mechanism: mechanism, Username: "ann", Password: cluster.Secret(password)}
 	}
 	d, err := devbroker.Start(devbroker.Config{Listen: "127.0.0.1:0"})
 	if err != nil {

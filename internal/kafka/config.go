@@ -78,11 +78,13 @@ func (c Config) newClient(ctx context.Context, opts ...kgo.Opt) (*kgo.Client, er
 func mechanism(s cluster.SASL) sasl.Mechanism {
 	switch s.Mechanism {
 	case cluster.Plain:
-		return plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism()
+		return plain.Auth{User: s.Username, Pass: string(s.Password)}.AsMechanism()
 	case cluster.ScramSHA256:
-		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha256Mechanism()
+		return scram.Auth{User: s.Username, Pass: string(s.Password)}.AsSha256Mechanism()
 	case cluster.ScramSHA512:
-		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha512Mechanism()
+		return scram.Auth{User: s.Username, Pass: string(s.Password)}.AsSha512Mechanism()
+	case cluster.OAuthBearer:
+		return bearer(s)
 	}
 	return nil
 }
