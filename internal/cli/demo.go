@@ -18,15 +18,16 @@ import (
 
 // demoConfig is what the flags of the demo say.
 type demoConfig struct {
-	kills   int
-	seed    uint64
-	rate    int
-	input   string
-	brokers []string
-	keep    bool
-	dir     string
-	output  string
-	queue   bool
+	kills       int
+	brokerKills int
+	seed        uint64
+	rate        int
+	input       string
+	brokers     []string
+	keep        bool
+	dir         string
+	output      string
+	queue       bool
 }
 
 func newDemoCommand() *cobra.Command {
@@ -49,8 +50,9 @@ become dead letters. The processes are killed as they work; then the dead
 letters are redriven to a handler that is repaired. At the end every message
 must have been settled, and retried as often as the rule says.
 
-Needs nothing installed: the broker runs in this process, unless --brokers
-names a Kafka.`,
+Needs nothing installed: a durable broker runs in this process, unless --brokers
+names a Kafka. With --broker-kills it runs in a process of its own, which is
+killed too, and comes back with what is on its disk.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("seed") {
@@ -64,15 +66,16 @@ names a Kafka.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&cfg.kills, "kills", 5, "how often a process is killed")
+	f.IntVar(&cfg.brokerKills, "broker-kills", 0, "how often the broker is killed")
 	f.Uint64Var(&cfg.seed, "seed", 0, "decides when each kill comes and who is killed (default: another each time)")
 	f.IntVar(&cfg.rate, "rate", 5000, "events fed a second; 0: as fast as it goes")
 	f.StringVar(&cfg.input, "input", "", "a file of changes, one JSON object a line, plain or gzip; - for standard input (default: the history that is built in)")
 	f.StringSliceVar(&cfg.brokers, "brokers", nil, "run on this Kafka, HOST:PORT, in topics of the run's own")
 	f.BoolVar(&cfg.keep, "keep", false, "leave those topics there")
-	f.StringVar(&cfg.dir, "dir", "", "keep stores and logs in this directory (default: a temporary one, which is removed)")
+	f.StringVar(&cfg.dir, "dir", "", "keep stores, logs and the broker's data in this directory (default: a temporary one, which is removed)")
 	f.StringVarP(&cfg.output, "output", "o", "text", "what is printed: text or json")
 	f.BoolVar(&cfg.queue, "queue", false, "work a queue, with retries and dead letters")
-	cmd.AddCommand(newChildCommand(), newQueueChildCommand())
+	cmd.AddCommand(newChildCommand(), newQueueChildCommand(), newBrokerChildCommand())
 	return cmd
 }
 
@@ -81,6 +84,10 @@ func (c demoConfig) check(cmd *cobra.Command) error {
 	switch {
 	case c.kills < 0:
 		return usagef(cmd, "--kills %d: want 0 or more", c.kills)
+	case c.brokerKills < 0:
+		return usagef(cmd, "--broker-kills %d: want 0 or more", c.brokerKills)
+	case c.brokerKills > 0 && len(c.brokers) > 0:
+		return usagef(cmd, "--broker-kills: the demo kills a broker of its own, and --brokers names others")
 	case c.rate < 0:
 		return usagef(cmd, "--rate %d: want events a second, or 0 for no limit", c.rate)
 	case c.output != "text" && c.output != "json":
@@ -217,6 +224,7 @@ type result struct {
 	Days        int     `json:"days"`
 	AuthorDays  int     `json:"author_days"`
 	Kills       int     `json:"kills"`
+	BrokerKills int     `json:"broker_kills"`
 	Takeovers   int     `json:"takeovers"`
 	Lost        int64   `json:"lost"`
 	Duplicated  int64   `json:"duplicated"`
@@ -263,8 +271,8 @@ func (r *result) writeText(w io.Writer) error {
 	for _, row := range rows {
 		s += fmt.Sprintf("%-22s %12s %12s\n", row.name, thousands(row.got), thousands(row.want))
 	}
-	s += fmt.Sprintf("%-22s %12d\n%-22s %12d\n%-22s %12d\n%-22s %12.1f\n\n",
-		"kills", r.Kills, "mid-transaction kills", r.middle, "takeovers", r.Takeovers, "seconds", r.Seconds)
+	s += fmt.Sprintf("%-22s %12d\n%-22s %12d\n%-22s %12d\n%-22s %12d\n%-22s %12.1f\n\n",
+		"kills", r.Kills, "mid-transaction kills", r.middle, "kills of the broker", r.BrokerKills, "takeovers", r.Takeovers, "seconds", r.Seconds)
 	switch {
 	case r.Interrupted:
 		s += "interrupted: the totals are those of what was consumed until then\n"

@@ -43,6 +43,8 @@ func TestDemoFlags(t *testing.T) {
 	}{
 		{[]string{"--kills", "-1"}, "--kills -1: want 0 or more"},
 		{[]string{"--kills", "many"}, `invalid argument "many"`},
+		{[]string{"--broker-kills", "-1"}, "--broker-kills -1: want 0 or more"},
+		{[]string{"--broker-kills", "1", "--brokers", "127.0.0.1:9"}, "--broker-kills: the demo kills a broker of its own"},
 		{[]string{"--rate", "-5"}, "--rate -5: want events a second"},
 		{[]string{"--rate", "abc"}, `invalid argument "abc"`},
 		{[]string{"--seed", "-1"}, `invalid argument "-1"`},
@@ -99,7 +101,7 @@ func TestDemo(t *testing.T) {
 	if status != exitOK {
 		t.Fatalf("status %d:\n%s", status, stderr)
 	}
-	want := `{"events":3,"added":5,"deleted":2,"paths":2,"authors":2,"days":3,"author_days":3,"kills":0,"takeovers":0,"lost":0,"duplicated":0,"seconds":S,"verified":true}` + "\n"
+	want := `{"events":3,"added":5,"deleted":2,"paths":2,"authors":2,"days":3,"author_days":3,"kills":0,"broker_kills":0,"takeovers":0,"lost":0,"duplicated":0,"seconds":S,"verified":true}` + "\n"
 	if got := regexp.MustCompile(`"seconds":[0-9.]+`).ReplaceAllString(stdout, `"seconds":S`); got != want {
 		t.Errorf("standard output %q, want %q", got, want)
 	}
@@ -132,6 +134,24 @@ func TestDemoText(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The broker may be killed too: it comes back with what is on its disk, and the
+// account is the same.
+func TestDemoKillsTheBroker(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	stdout, stderr, status := demoWithin(nil, "--input", part(t, 4000), "--kills", "1", "--broker-kills", "3", "--seed", "5", "--rate", "2000", "-o", "json")
+	if status != exitOK {
+		t.Fatalf("status %d:\n%s\n%s", status, stdout, stderr)
+	}
+	for _, want := range []string{`"events":4000,`, `"kills":1,"broker_kills":3,`, `"lost":0,"duplicated":0,`, `"verified":true`} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%s is not in %s\n%s", want, stdout, stderr)
+		}
+	}
+	if got := strings.Count(stderr, "kill -9 of the broker"); got != 3 {
+		t.Errorf("it says %d times that the broker is killed, want 3:\n%s", got, stderr)
 	}
 }
 

@@ -15,23 +15,30 @@ import (
 // strike is one planned kill.
 type strike struct {
 	at     int64 // the progress, in messages, at which it comes
-	victim int   // which of the processes
+	broker bool  // it is the broker that is killed
+	victim int   // which of the processes, if it is not
 	stays  bool  // the victim stays down past its session, so that the other takes over
 }
 
-// planStrikes spreads the kills evenly over the messages, each somewhere in
-// the middle half of its part, as the seed says. Every third victim stays
-// down.
-func planStrikes(seed uint64, kills int, messages int64, processes int) []strike {
+// planStrikes spreads the kills, of processes and of the broker, evenly over
+// the messages, each somewhere in the middle half of its part, as the seed
+// says. Every third process that is killed stays down.
+func planStrikes(seed uint64, kills, brokerKills int, messages int64, processes int) []strike {
 	random := rand.New(rand.NewPCG(seed, 0))
-	plan := make([]strike, kills)
-	part := float64(messages) / float64(kills+1)
+	plan := make([]strike, kills+brokerKills)
+	for _, i := range rand.New(rand.NewPCG(seed, 2)).Perm(len(plan))[:brokerKills] {
+		plan[i].broker = true
+	}
+	part := float64(messages) / float64(len(plan)+1)
+	killed := 0
 	for i := range plan {
-		plan[i] = strike{
-			at:     int64(part * (float64(i) + 0.75 + random.Float64()/2)),
-			victim: random.IntN(processes),
-			stays:  i%3 == 2,
+		s := &plan[i]
+		s.at = int64(part * (float64(i) + 0.75 + random.Float64()/2))
+		if s.broker {
+			continue
 		}
+		s.victim, s.stays = random.IntN(processes), killed%3 == 2
+		killed++
 	}
 	return plan
 }
@@ -48,7 +55,7 @@ func planStrikes(seed uint64, kills int, messages int64, processes int) []strike
 //	   ▲                                └─► none: SIGCONT, a moment ┐
 //	   └────────────────────────────────────────────────────────────┘
 type killer struct {
-	admin       *kafka.Admin
+	admin       func() *kafka.Admin // which a kill of the broker replaces
 	watcher     *watcher
 	application string
 	random      *rand.Rand
@@ -116,7 +123,7 @@ type openTransaction struct {
 
 // open returns the open transactions of the victim's shards, by their IDs.
 func (k *killer) open(ctx context.Context, victim *process) (map[string]openTransaction, error) {
-	all, err := k.admin.Transactions(ctx)
+	all, err := k.admin().Transactions(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -8,13 +8,10 @@ import (
 	"io"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pawlstream/pawl/cluster"
-	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/messaging"
 	"github.com/pawlstream/pawl/topic"
@@ -66,7 +63,7 @@ func (q *queueDemo) run(ctx context.Context, stdin io.Reader) (out outcome, err 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, q.disconnectQueue()) }()
-	work := q.supervised(ctx, func(ctx context.Context) error { return q.stages(ctx, in) })
+	work := q.supervised(ctx, q.standing, func(ctx context.Context) error { return q.stages(ctx, in) })
 	q.view.end()
 	if work != nil && ctx.Err() == nil && !errors.As(work, new(*stalled)) {
 		return nil, work
@@ -90,59 +87,37 @@ func unless(interrupted bool, err error) error {
 	return err
 }
 
-// connectQueue reaches the broker, creates the topics and starts to watch them.
+// connectQueue reaches the broker, creates the topics, starts to watch them, and
+// makes the processes.
 func (q *queueDemo) connectQueue(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, q.disconnectQueue())
 		}
 	}()
-	c, brokers := cluster.Cluster{Brokers: q.cfg.brokers}, q.cfg.brokers
-	if len(brokers) == 0 {
-		if q.broker, err = devbroker.Start(devbroker.Config{Listen: "127.0.0.1:0"}); err != nil {
-			return err
-		}
-		c, brokers = q.broker.Cluster(), []string{q.broker.Addr()}
-	}
-	q.kafka = kafka.Config{Cluster: c, ClientID: "pawl-demo", Logger: q.log}
-	admin, err := kafka.NewAdmin(q.kafka)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	if err := admin.Check(ctx, false); err != nil {
-		admin.Close()
-		return fmt.Errorf("reach the brokers %s: %w", strings.Join(brokers, ","), err)
-	}
-	q.admin = admin // from here on there is something to delete
-	q.view.say("run %s on %s, seed %d", q.application, brokerName(q.broker, brokers), q.cfg.seed)
-	topics := queueTopics(q.application)
-	for _, name := range topics[:queueWatched] {
-		if _, err := q.admin.CreateTopic(ctx, kafka.TopicSpec{Name: name, Partitions: queuePartitions}); err != nil {
-			return err
-		}
-	}
-	if q.watch, err = newQueueWatcher(q.kafka, q.cfg.seed, topics[:queueWatched]); err != nil {
+	watched := queueTopics(q.application)[:queueWatched]
+	if err := q.reach(ctx, queuePartitions, watched...); err != nil {
 		return err
 	}
-	readCtx, endRead := context.WithCancel(context.Background())
-	q.endRead = endRead
-	q.reading.Go(func() { q.watch.run(readCtx) })
-	if q.feeder, err = newFeeder(q.kafka, topics[0], q.cfg.rate); err != nil {
+	if q.watch, err = newQueueWatcher(q.kafka, q.cfg.seed, watched); err != nil {
+		return err
+	}
+	q.read(q.watch.tail)
+	if q.feeder, err = newFeeder(q.kafka, watched[0], q.cfg.rate); err != nil {
 		return err
 	}
 	for _, name := range []string{"a", "b"} {
-		p, err := newProcess(child{instance: name}, q.dir, q.failed)
-		if err != nil {
+		if err := q.addProcess(child{instance: name}, q.child(name, false).args()); err != nil {
 			return err
 		}
-		p.args = queueChild{application: q.application, instance: name, brokers: brokers, seed: q.cfg.seed}.args()
-		q.mu.Lock()
-		q.processes = append(q.processes, p)
-		q.mu.Unlock()
 	}
 	return nil
+}
+
+func (q *queueDemo) child(instance string, repaired bool) queueChild {
+	return queueChild{application: q.application, instance: instance, brokers: q.broker.addresses, seed: q.cfg.seed, repaired: repaired}
 }
 
 // queueTopics are the topics of a run; the first queueWatched of them are
@@ -161,76 +136,12 @@ const queueWatched = 4
 // disconnectQueue ends the processes, deletes what the run has made on a Kafka,
 // and lets go of the broker.
 func (q *queueDemo) disconnectQueue() error {
-	errs := []error{q.killAll()}
-	if q.feeder != nil {
-		q.feeder.producer.Close()
-	}
-	if q.watch != nil {
-		q.endRead()
-		q.reading.Wait()
-		q.watch.reader.Close()
-	}
-	if q.admin != nil {
-		if q.broker == nil && !q.cfg.keep {
-			errs = append(errs, q.deleteQueue())
-		}
-		q.admin.Close()
-	}
-	if q.broker != nil {
-		q.broker.Close()
-	}
-	return errors.Join(errs...)
+	return q.letGo(messaging.Group(q.application, queueConsumer), queueTopics(q.application)...)
 }
 
-func (q *queueDemo) deleteQueue() error {
-	ctx, cancel := context.WithTimeout(context.Background(), disconnectTime)
-	defer cancel()
-	err := q.admin.DeleteTopics(ctx, queueTopics(q.application)...)
-	for {
-		groupErr := q.admin.DeleteGroup(ctx, messaging.Group(q.application, queueConsumer))
-		if groupErr == nil || pause(ctx, time.Second/2, nil) != nil {
-			return errors.Join(err, groupErr)
-		}
-	}
-}
-
-// supervised runs work, shows how it goes, and ends it when a process ends by
-// itself or nothing goes on.
-func (q *queueDemo) supervised(ctx context.Context, work func(context.Context) error) error {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	over := make(chan struct{})
-	var supervisor sync.WaitGroup
-	supervisor.Go(func() {
-		ticks := time.NewTicker(liveInterval)
-		defer ticks.Stop()
-		progress, since := int64(-1), time.Now()
-		for {
-			select {
-			case <-ticks.C:
-				s := q.queueSnapshot()
-				q.view.draw(s)
-				if now := s.audit.acked + s.audit.settled() + s.audit.returned; now != progress {
-					progress, since = now, time.Now()
-				} else if time.Since(since) > stallTime {
-					fail(&stalled{s.audit.settled(), s.total})
-					return
-				}
-			case err := <-q.failed:
-				fail(err)
-				return
-			case <-over:
-				return
-			}
-		}
-	})
-	err := work(ctx)
-	close(over)
-	supervisor.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+func (q *queueDemo) standing() standing {
+	s := q.queueSnapshot()
+	return standing{s, s.audit.acked + s.audit.settled() + s.audit.returned, s.audit.settled(), s.total}
 }
 
 // stages is the run itself.
@@ -265,7 +176,7 @@ func (q *queueDemo) stages(ctx context.Context, in *input) error {
 		return err
 	}
 	for _, p := range q.processes {
-		p.args = queueChild{application: q.application, instance: p.child.instance, brokers: q.brokers(), seed: q.cfg.seed, repaired: true}.args()
+		p.args = q.child(p.child.instance, true).args()
 		if err := p.start(); err != nil {
 			return err
 		}
@@ -295,22 +206,21 @@ func (q *queueDemo) awaitSettled(ctx context.Context) error {
 	}
 }
 
-func (q *queueDemo) brokers() []string {
-	if q.broker != nil {
-		return []string{q.broker.Addr()}
-	}
-	return q.cfg.brokers
-}
-
 // stayDownTime is how long a victim that stays down does so: until the group
 // counts it as gone, and the other has worked alone for a while.
 const stayDownTime = demoSession + takeoverShown
 
 // killWorkers makes the planned kills, each as the work has come so far.
 func (q *queueDemo) killWorkers(ctx context.Context, total int64) error {
-	for _, s := range planStrikes(q.cfg.seed, q.cfg.kills, total, len(q.processes)) {
+	for _, s := range planStrikes(q.cfg.seed, q.cfg.kills, q.cfg.brokerKills, total, len(q.processes)) {
 		if err := q.watch.await(ctx, func(a *queueAudit) bool { return a.settled() >= s.at }); err != nil {
 			return err
+		}
+		if s.broker {
+			if err := q.strikeBroker(ctx); err != nil {
+				return err
+			}
+			continue
 		}
 		victim := q.processes[s.victim]
 		_, pid := victim.now()
@@ -379,7 +289,7 @@ func (q *queueDemo) judgeQueue(total int64, interrupted bool, work error) (*queu
 		r.wrong.add("%v", work)
 	}
 	q.mu.Lock()
-	r.Kills = q.mu.kills
+	r.Kills, r.BrokerKills = q.mu.kills, q.mu.brokerKills
 	q.mu.Unlock()
 	r.Verified = !interrupted && r.wrong.count == 0
 	r.Seconds = math.Round(time.Since(q.began).Seconds()*10) / 10
@@ -433,6 +343,7 @@ type queueResult struct {
 	Redelivered  int64   `json:"redelivered"`
 	Lost         int64   `json:"lost"`
 	Kills        int     `json:"kills"`
+	BrokerKills  int     `json:"broker_kills"`
 	Seconds      float64 `json:"seconds"`
 	Verified     bool    `json:"verified"`
 	Interrupted  bool    `json:"interrupted,omitempty"`
@@ -466,7 +377,7 @@ func (r *queueResult) writeText(w io.Writer) error {
 	for _, row := range rows {
 		s += fmt.Sprintf("%-22s %12s %12s\n", row.name, thousands(row.got), thousands(row.want))
 	}
-	s += fmt.Sprintf("%-22s %12s\n%-22s %12s\n%-22s %12d\n%-22s %12.1f\n\n", "messages", thousands(r.Messages), "redelivered", thousands(r.Redelivered), "kills", r.Kills, "seconds", r.Seconds)
+	s += fmt.Sprintf("%-22s %12s\n%-22s %12s\n%-22s %12d\n%-22s %12d\n%-22s %12.1f\n\n", "messages", thousands(r.Messages), "redelivered", thousands(r.Redelivered), "kills", r.Kills, "kills of the broker", r.BrokerKills, "seconds", r.Seconds)
 	switch {
 	case r.Interrupted:
 		s += "interrupted: the counts are those of what was done until then\n"

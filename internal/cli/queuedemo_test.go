@@ -52,6 +52,20 @@ func TestQueueDemo(t *testing.T) {
 	}
 }
 
+// The broker may be killed too, and every message is accounted for.
+func TestQueueDemoKillsTheBroker(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	stdout, stderr, status := demoWithin(strings.NewReader(work(3000)), "--queue", "--input", "-", "--kills", "1", "--broker-kills", "2", "--seed", "4", "--rate", "0", "-o", "json")
+	if status != exitOK {
+		t.Fatalf("status %d:\n%s\n%s", status, stdout, stderr)
+	}
+	for _, want := range []string{`"messages":3000,"acked":3000,`, `"lost":0,"kills":1,"broker_kills":2,`, `"verified":true`} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%s is not in %s\n%s", want, stdout, stderr)
+		}
+	}
+}
+
 // The text ends with a table; --dir keeps the logs.
 func TestQueueDemoText(t *testing.T) {
 	dir := t.TempDir()

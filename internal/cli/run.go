@@ -17,9 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/examples/filestats"
-	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/internal/kafka"
 )
 
@@ -44,23 +42,25 @@ type demo struct {
 	log       *slog.Logger
 	logFile   *os.File
 
-	broker    *devbroker.Broker // nil where brokers are named
+	broker    *demoBroker
 	kafka     kafka.Config
 	admin     *kafka.Admin
 	watcher   *watcher
+	tail      *tail // the watcher's
 	endRead   context.CancelFunc
-	reading   sync.WaitGroup // the watcher's run
+	reading   sync.WaitGroup // the tail's run
 	feeder    *feeder
 	processes []*process
 	failed    chan error // of processes that end by themselves
 
 	mu struct {
 		sync.Mutex
-		phase     string
-		total     int64
-		kills     int
-		middle    int
-		takeovers int
+		phase       string
+		total       int64
+		kills       int
+		middle      int
+		takeovers   int
+		brokerKills int
 	}
 }
 
@@ -207,68 +207,81 @@ func (d *demo) removeDir(well bool) error {
 // connectTime bounds how long a broker is tried.
 const connectTime = 10 * time.Second
 
-// connect reaches the broker, creates the topics and starts to watch them.
+// connect reaches the broker, creates the topics, starts to watch them, and
+// makes the processes.
 func (d *demo) connect(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.disconnect())
 		}
 	}()
-	c, brokers := cluster.Cluster{Brokers: d.cfg.brokers}, d.cfg.brokers
-	if len(brokers) == 0 {
-		if d.broker, err = devbroker.Start(devbroker.Config{Listen: "127.0.0.1:0"}); err != nil {
-			return err
-		}
-		c, brokers = d.broker.Cluster(), []string{d.broker.Addr()}
-	}
-	d.kafka = kafka.Config{Cluster: c, ClientID: "pawl-demo", Logger: d.log}
-	admin, err := kafka.NewAdmin(d.kafka)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	if err := admin.Check(ctx, false); err != nil {
-		admin.Close()
-		return fmt.Errorf("reach the brokers %s: %w", strings.Join(brokers, ","), err)
-	}
-	d.admin = admin // from here on there is something to delete
-	d.view.say("run %s on %s, seed %d", d.application, brokerName(d.broker, brokers), d.cfg.seed)
-	for _, name := range []string{d.names.changes, d.names.byAuthor, d.names.totals} {
-		if _, err := d.admin.CreateTopic(ctx, kafka.TopicSpec{Name: name, Partitions: filestats.Partitions}); err != nil {
-			return err
-		}
+	watched := []string{d.names.changes, d.names.byAuthor, d.names.totals}
+	if err := d.reach(ctx, filestats.Partitions, watched...); err != nil {
+		return err
 	}
 	if d.watcher, err = newWatcher(d.kafka, d.names); err != nil {
 		return err
 	}
-	readCtx, endRead := context.WithCancel(context.Background())
-	d.endRead = endRead
-	d.watcher.watch(d.names.changes, d.names.byAuthor, d.names.totals)
-	d.reading.Go(func() { d.watcher.run(readCtx) })
+	d.watcher.watch(filestats.Partitions, watched...)
+	d.read(d.watcher.tail)
 	if d.feeder, err = newFeeder(d.kafka, d.names.changes, d.cfg.rate); err != nil {
 		return err
 	}
 	for _, name := range []string{"a", "b"} {
-		p, err := newProcess(child{
+		c := child{
 			application: d.application, prefix: d.application + "-", instance: name,
-			stateDir: filepath.Join(d.dir, name), brokers: brokers,
-		}, d.dir, d.failed)
-		if err != nil {
+			stateDir: filepath.Join(d.dir, name), brokers: d.broker.addresses,
+		}
+		if err := d.addProcess(c, c.args()); err != nil {
 			return err
 		}
-		d.mu.Lock()
-		d.processes = append(d.processes, p)
-		d.mu.Unlock()
 	}
 	return nil
 }
 
-func brokerName(b *devbroker.Broker, brokers []string) string {
-	if b != nil {
-		return "the in-process broker at " + b.Addr()
+// reach starts the broker, or reaches it, and creates topics.
+func (d *demo) reach(ctx context.Context, partitions int, topics ...string) error {
+	if err := d.openBroker(ctx); err != nil {
+		return err
 	}
-	return strings.Join(brokers, ",")
+	d.kafka = kafka.Config{Cluster: d.broker.cluster(), ClientID: "pawl-demo", Logger: d.log}
+	admin, err := kafka.NewAdmin(d.kafka)
+	if err != nil {
+		return err
+	}
+	if err := admin.Check(ctx, false); err != nil {
+		admin.Close()
+		return fmt.Errorf("reach the brokers %s: %w", strings.Join(d.broker.addresses, ","), err)
+	}
+	d.admin = admin // from here on there is something to delete
+	d.view.say("run %s on %v, seed %d", d.application, d.broker, d.cfg.seed)
+	for _, name := range topics {
+		if _, err := d.admin.CreateTopic(ctx, kafka.TopicSpec{Name: name, Partitions: partitions}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads what the run commits, until disconnect.
+func (d *demo) read(t *tail) {
+	ctx, end := context.WithCancel(context.Background())
+	d.tail, d.endRead = t, end
+	d.reading.Go(func() { t.run(ctx) })
+}
+
+func (d *demo) addProcess(c child, args []string) error {
+	p, err := newProcess(c, d.dir, d.failed)
+	if err != nil {
+		return err
+	}
+	p.args = args
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.processes = append(d.processes, p)
+	return nil
 }
 
 // disconnectTime bounds what is deleted on a Kafka.
@@ -277,35 +290,37 @@ const disconnectTime = 30 * time.Second
 // disconnect ends the processes, wherever they are, deletes what the run has
 // made on a Kafka, and lets go of the broker.
 func (d *demo) disconnect() error {
+	return d.letGo(d.application, d.names.changes, d.names.byAuthor, d.names.totals, d.names.changesLog, d.names.byAuthorLog)
+}
+
+// letGo is disconnect for a run that has made this group and these topics.
+func (d *demo) letGo(group string, topics ...string) error {
 	errs := []error{d.killAll()}
 	if d.feeder != nil {
 		d.feeder.producer.Close()
 	}
-	if d.watcher != nil {
+	if d.tail != nil {
 		d.endRead()
 		d.reading.Wait()
-		d.watcher.reader.Close()
+		d.tail.reader.Close()
 	}
 	if d.admin != nil {
-		if d.broker == nil && !d.cfg.keep {
-			errs = append(errs, d.deleteAll())
+		if !d.broker.own() && !d.cfg.keep {
+			errs = append(errs, d.deleteAll(group, topics))
 		}
 		d.admin.Close()
 	}
-	if d.broker != nil {
-		d.broker.Close()
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.broker.close())...)
 }
 
 // deleteAll deletes what the run has made on a Kafka: its topics, and its group
 // as soon as the group counts a process that was killed as gone.
-func (d *demo) deleteAll() error {
+func (d *demo) deleteAll(group string, topics []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), disconnectTime)
 	defer cancel()
-	err := d.admin.DeleteTopics(ctx, d.names.changes, d.names.byAuthor, d.names.totals, d.names.changesLog, d.names.byAuthorLog)
+	err := d.admin.DeleteTopics(ctx, topics...)
 	for {
-		groupErr := d.admin.DeleteGroup(ctx, d.application)
+		groupErr := d.admin.DeleteGroup(ctx, group)
 		if groupErr == nil || pause(ctx, time.Second/2, nil) != nil {
 			return errors.Join(err, groupErr)
 		}
@@ -329,6 +344,9 @@ func (d *demo) abandon() {
 	for _, p := range d.processes {
 		// There is nobody left to tell of an error.
 		_ = p.signal(9)
+	}
+	if d.broker != nil && d.broker.apart != nil {
+		_ = d.broker.apart.signal(9)
 	}
 	if d.temporary {
 		_ = os.RemoveAll(d.dir)
@@ -355,23 +373,42 @@ func (d *demo) work(ctx context.Context, in *input) error {
 		}
 	}
 	d.enter("running")
+	standing := func() standing {
+		s := d.snapshot()
+		return standing{s, s.progress, s.done, s.total}
+	}
+	return d.supervised(ctx, standing, func(ctx context.Context) error {
+		g, workCtx := errgroup.WithContext(ctx)
+		g.Go(func() error { return d.feeder.feed(workCtx, in.events) })
+		g.Go(func() error { return d.kill(workCtx, int64(len(in.events))) })
+		g.Go(func() error { return d.watcher.awaitAll(workCtx, int64(len(in.events))) })
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		return d.awaitShards(ctx)
+	})
+}
+
+// standing is how a run stands.
+type standing struct {
+	picture
+	progress    int64 // a number that changes as long as anything goes on
+	done, total int64
+}
+
+// supervised runs work, shows how it goes, and ends it when a process ends by
+// itself or nothing goes on though not all is done.
+func (d *demo) supervised(ctx context.Context, look func() standing, work func(context.Context) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	over := make(chan struct{})
 	var supervisor sync.WaitGroup
 	supervisor.Go(func() {
-		if err := d.supervise(over); err != nil {
+		if err := d.supervise(over, look); err != nil {
 			fail(err)
 		}
 	})
-	g, workCtx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.feeder.feed(workCtx, in.events) })
-	g.Go(func() error { return d.kill(workCtx, int64(len(in.events))) })
-	g.Go(func() error { return d.watcher.awaitAll(workCtx, int64(len(in.events))) })
-	err := g.Wait()
-	if err == nil {
-		err = d.awaitShards(ctx)
-	}
+	err := work(ctx)
 	close(over)
 	supervisor.Wait()
 	if cause := context.Cause(ctx); cause != nil {
@@ -408,15 +445,15 @@ func (d *demo) awaitShards(ctx context.Context) error {
 }
 
 // supervise draws, until over is closed, and returns what ends the work early.
-func (d *demo) supervise(over <-chan struct{}) error {
+func (d *demo) supervise(over <-chan struct{}, look func() standing) error {
 	ticks := time.NewTicker(liveInterval)
 	defer ticks.Stop()
 	progress, since := int64(-1), time.Now()
 	for {
 		select {
 		case <-ticks.C:
-			s := d.snapshot()
-			d.view.draw(s)
+			s := look()
+			d.view.draw(s.picture)
 			if s.progress != progress || s.done == s.total {
 				progress, since = s.progress, time.Now()
 			} else if time.Since(since) > stallTime {
@@ -434,8 +471,8 @@ func (d *demo) supervise(over <-chan struct{}) error {
 // until it is made, so that there is work to be killed in; and goes a little
 // further when that is done and the kill is not.
 func (d *demo) kill(ctx context.Context, events int64) error {
-	plan := planStrikes(d.cfg.seed, d.cfg.kills, events, len(d.processes))
-	k := &killer{admin: d.admin, watcher: d.watcher, application: d.application, random: rand.New(rand.NewPCG(d.cfg.seed, 1)), more: d.more}
+	plan := planStrikes(d.cfg.seed, d.cfg.kills, d.cfg.brokerKills, events, len(d.processes))
+	k := &killer{admin: func() *kafka.Admin { return d.admin }, watcher: d.watcher, application: d.application, random: rand.New(rand.NewPCG(d.cfg.seed, 1)), more: d.more}
 	open := func(i int) { // the way from strike i on
 		if i >= len(plan) {
 			d.feeder.allow(events, 0, events)
@@ -453,10 +490,16 @@ func (d *demo) kill(ctx context.Context, events int64) error {
 		return err
 	}
 	for i, s := range plan {
-		if err := d.watcher.awaitProgress(ctx, s.at); err != nil {
+		err := d.watcher.awaitProgress(ctx, s.at)
+		if err != nil {
 			return err
 		}
-		if err := d.strike(ctx, k, d.processes[s.victim], s.stays); err != nil {
+		if s.broker {
+			err = d.strikeBroker(ctx)
+		} else {
+			err = d.strike(ctx, k, d.processes[s.victim], s.stays)
+		}
+		if err != nil {
 			return err
 		}
 		open(i + 1)
@@ -520,7 +563,7 @@ func (d *demo) watchChangelogs(ctx context.Context) error {
 			return err
 		}
 		if len(there) == len(names) {
-			d.watcher.watch(names...)
+			d.watcher.watch(filestats.Partitions, names...)
 			return nil
 		}
 		if err := pause(ctx, changelogPoll, nil); err != nil {
@@ -589,7 +632,7 @@ func (d *demo) judge(in *input, interrupted bool) (*result, error) {
 		}
 	})
 	d.mu.Lock()
-	r.Kills, r.Takeovers, r.middle = d.mu.kills, d.mu.takeovers, d.mu.middle
+	r.Kills, r.BrokerKills, r.Takeovers, r.middle = d.mu.kills, d.mu.brokerKills, d.mu.takeovers, d.mu.middle
 	d.mu.Unlock()
 	r.Verified = !interrupted && r.wrong.count == 0
 	r.Seconds = math.Round(time.Since(d.began).Seconds()*10) / 10
@@ -606,7 +649,7 @@ func (d *demo) enter(phase string) {
 // snapshot is how the run stands.
 func (d *demo) snapshot() snapshot {
 	d.mu.Lock()
-	s := snapshot{phase: d.mu.phase, total: d.mu.total, kills: d.mu.kills, middle: d.mu.middle, takeovers: d.mu.takeovers, planned: d.cfg.kills}
+	s := snapshot{phase: d.mu.phase, total: d.mu.total, kills: d.mu.kills, middle: d.mu.middle, takeovers: d.mu.takeovers, planned: d.cfg.kills, brokerKills: d.mu.brokerKills}
 	d.mu.Unlock()
 	s.fed = d.feeder.fed()
 	for _, p := range d.processes {

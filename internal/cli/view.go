@@ -47,6 +47,7 @@ type snapshot struct {
 	kills, planned int
 	middle         int // kills in the middle of a transaction
 	takeovers      int
+	brokerKills    int
 	processes      []processView
 	shards         [][]string // rows of owners, by partition; empty for none yet
 	rows           []string   // what the rows are
@@ -158,8 +159,16 @@ func (s snapshot) line(rate float64) string {
 		}
 		processes = append(processes, fmt.Sprintf("%s %s, %d shards", p.name, p.state.orStarting(), n))
 	}
-	return fmt.Sprintf("%s: %s fed, %s through (%d%%), %s/s; %d of %d kills; duplicated %d; %s", s.phase,
-		thousands(s.fed), thousands(s.done), s.percent(), thousands(int64(rate)), s.kills, s.planned, s.duplicated, strings.Join(processes, "; "))
+	return fmt.Sprintf("%s: %s fed, %s through (%d%%), %s/s; %d of %d kills%s; duplicated %d; %s", s.phase,
+		thousands(s.fed), thousands(s.done), s.percent(), thousands(int64(rate)), s.kills, s.planned, ofBroker(s.brokerKills), s.duplicated, strings.Join(processes, "; "))
+}
+
+// ofBroker adds the kills of the broker to those of processes.
+func ofBroker(kills int) string {
+	if kills == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", broker %d", kills)
 }
 
 func (p processState) orStarting() string {
@@ -235,7 +244,7 @@ func (s snapshot) lines(rate float64, passed time.Duration, colour bool) []strin
 	}
 	return append(lines,
 		fmt.Sprintf("  %-10s %s", "processes", strings.Join(processes, "   ")),
-		fmt.Sprintf("  %-10s %s of %d, %d mid-transaction; takeovers %d; duplicated %s", "kill -9", paint(bold, strconv.Itoa(s.kills)), s.planned, s.middle, s.takeovers, duplicated))
+		fmt.Sprintf("  %-10s %s of %d%s, %d mid-transaction; takeovers %d; duplicated %s", "kill -9", paint(bold, strconv.Itoa(s.kills)), s.planned, ofBroker(s.brokerKills), s.middle, s.takeovers, duplicated))
 }
 
 // thousands writes a number with commas.

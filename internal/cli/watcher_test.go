@@ -17,8 +17,8 @@ func TestWatcherOwners(t *testing.T) {
 	if _, err := newWatcher(kafka.Config{}, names); err == nil {
 		t.Fatal("a watcher of no brokers was made")
 	}
-	w := &watcher{names: names}
-	w.mu.audit, w.mu.next, w.mu.owners = newAudit(), make(map[topic.Partition]int64), make(map[shardName]string)
+	w := &watcher{tail: new(tail), names: names}
+	w.seen.audit, w.seen.owners = newAudit(), make(map[shardName]string)
 
 	start := func(log string, partition int32, instance string) topic.Envelope {
 		val, err := changelog.Start{Instance: instance, Version: "1", At: time.Unix(1, 0)}.Marshal()
@@ -30,7 +30,9 @@ func TestWatcherOwners(t *testing.T) {
 	take := func(es ...topic.Envelope) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.takeLocked(&kafka.Batch{Envelopes: es})
+		for i := range es {
+			w.takeLocked(&es[i])
+		}
 	}
 	take(start(names.changesLog, 0, "a"), start(names.changesLog, 1, "b"), start(names.byAuthorLog, 0, "a"))
 	if got := w.movesSoFar(); got != 0 {
@@ -51,7 +53,7 @@ func TestWatcherOwners(t *testing.T) {
 	bad := start(names.changesLog, 3, "a")
 	bad.Value = []byte(`{"v":99}`)
 	take(bad)
-	if got := w.mu.audit.wrong.count; got != 1 {
+	if got := w.seen.audit.wrong.count; got != 1 {
 		t.Errorf("%d findings after a start record that can't be read, want 1", got)
 	}
 	// What is no start record of a changelog says nothing of owners.
