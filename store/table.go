@@ -51,7 +51,7 @@ func NewTable[K comparable, V any](name string, key KeyCodec[K], val ValueCodec[
 		fixed:    isPlain(reflect.TypeFor[V](), false),
 		isString: isString,
 	}
-	t.index = register(name, codecs{reflect.TypeFor[K](), reflect.TypeFor[V](), key, val})
+	t.index = register(t, codecs{reflect.TypeFor[K](), reflect.TypeFor[V](), key, val})
 	return t
 }
 
@@ -86,11 +86,13 @@ var registry struct {
 	sync.Mutex
 	names  []string
 	codecs []codecs
+	tables []AnyTable
 }
 
-func register(name string, c codecs) (index int) {
+func register(t AnyTable, c codecs) (index int) {
 	registry.Lock()
 	defer registry.Unlock()
+	name := t.Name()
 	for i, n := range registry.names {
 		if n == name && registry.codecs[i].equal(c) {
 			return i
@@ -98,6 +100,7 @@ func register(name string, c codecs) (index int) {
 	}
 	registry.names = append(registry.names, name)
 	registry.codecs = append(registry.codecs, c)
+	registry.tables = append(registry.tables, t)
 	return len(registry.names) - 1
 }
 
