@@ -2,21 +2,40 @@ package store
 
 import "unsafe"
 
-// An arena lends out bytes for the keys and values of one transaction. It is
-// emptied in one go and used again.
+// An arena lends out bytes for the keys and values of transactions, from chunks
+// that each holds those of several: which are free again when the last of them
+// has reached the storage library.
 type arena struct {
 	chunk []byte
+	full  [][]byte // filled by the transaction that is open; the first may hold older ones' bytes too
+	free  [][]byte // to be used again
 }
 
-const arenaChunk = 64 << 10
+const (
+	arenaChunkMin = 4 << 10
+	arenaChunkMax = 256 << 10
+	arenaRoom     = 1 << 10 // a chunk with less is full
+)
 
 // begin returns an empty slice to append one key or value to.
 func (a *arena) begin() []byte {
-	if cap(a.chunk)-len(a.chunk) < arenaChunk/16 {
-		// The full chunk lives on in the values that were lent from it.
-		a.chunk = make([]byte, 0, min(max(arenaChunk, 2*cap(a.chunk)), 16*arenaChunk))
+	if cap(a.chunk)-len(a.chunk) < arenaRoom {
+		a.next()
 	}
 	return a.chunk[len(a.chunk):len(a.chunk):cap(a.chunk)]
+}
+
+func (a *arena) next() {
+	if a.chunk != nil {
+		a.full = append(a.full, a.chunk)
+	}
+	if n := len(a.free); n > 0 {
+		a.chunk = a.free[n-1]
+		a.free[n-1] = nil
+		a.free = a.free[:n-1]
+		return
+	}
+	a.chunk = make([]byte, 0, min(max(arenaChunkMin, 2*cap(a.chunk)), arenaChunkMax))
 }
 
 // end takes what was appended, which may have outgrown the chunk and moved.
@@ -28,7 +47,12 @@ func (a *arena) end(b []byte) []byte {
 	return b[:len(b):len(b)]
 }
 
-func (a *arena) reset() { a.chunk = a.chunk[:0] }
+// drop lets go of the chunks that an aborted transaction has filled. They live
+// on where older bytes in them are used.
+func (a *arena) drop() {
+	clear(a.full)
+	a.full = a.full[:0]
+}
 
 // names makes strings that are the caller's to keep, many to one allocation.
 // Whoever keeps one keeps its neighbours, so there are not too many of them.

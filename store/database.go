@@ -21,6 +21,9 @@ type database struct {
 	dir string
 	db  *pebble.DB
 
+	// settle is called before the state as it is now is read: see pending.
+	settle func() error
+
 	mu struct {
 		sync.Mutex
 		closed error         // what reads answer once it is; nil while it isn't
@@ -31,7 +34,7 @@ type database struct {
 }
 
 func newDatabase(dir string, db *pebble.DB) *database {
-	d := &database{dir: dir, db: db}
+	d := &database{dir: dir, db: db, settle: func() error { return nil }}
 	d.mu.idle = make(chan struct{})
 	d.mu.open = make(map[io.Closer]struct{})
 	return d
@@ -103,8 +106,19 @@ func (d *database) release(c io.Closer) error {
 	return c.Close()
 }
 
+// settled makes the database whole before it is read, which a snapshot is.
+func (d *database) settled(from pebble.Reader) error {
+	if _, now := from.(*pebble.DB); now {
+		return d.settle()
+	}
+	return nil
+}
+
 // get appends the stored value of a key to dst.
 func (d *database) get(from pebble.Reader, key, dst []byte) (val []byte, ok bool, err error) {
+	if err := d.settled(from); err != nil {
+		return nil, false, err
+	}
 	if err := d.enter(); err != nil {
 		return nil, false, err
 	}
@@ -131,6 +145,11 @@ type point struct {
 
 // get appends the stored value of a key to dst.
 func (p *point) get(d *database, from pebble.Reader, key, dst []byte) (val []byte, ok bool, err error) {
+	if p.it == nil {
+		if err := d.settled(from); err != nil {
+			return nil, false, err
+		}
+	}
 	if err := d.enter(); err != nil {
 		return nil, false, err
 	}
@@ -173,6 +192,9 @@ func (p *point) drop(d *database) error {
 
 // snapshot fixes the committed state until it is released.
 func (d *database) snapshot() (*pebble.Snapshot, error) {
+	if err := d.settle(); err != nil {
+		return nil, err
+	}
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
@@ -201,6 +223,9 @@ type cursor struct {
 
 // newCursor stands on the first key within the bounds.
 func (d *database) newCursor(from pebble.Reader, lower, upper []byte, reverse bool) (*cursor, error) {
+	if err := d.settled(from); err != nil {
+		return nil, err
+	}
 	if err := d.enter(); err != nil {
 		return nil, err
 	}

@@ -88,9 +88,10 @@ func open(c Config) (_ *Owner, err error) {
 		return nil, openError(err)
 	}
 	o.d = newDatabase(c.Dir, db)
+	o.d.settle = o.settle
+	o.pending.limit = o.size / 2
 	o.db.o = o
 	o.tx = newTransaction(o.d, db, c.Options.TableCache)
-	o.batch = db.NewBatch()
 	if err := o.readOwn(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}

@@ -28,8 +28,10 @@ type Owner struct {
 	size   int64   // of a memtable, taken from the budget
 	db     DB
 	tx     *Transaction
-	batch  *pebble.Batch
 	meta   []byte
+
+	pending  pending
+	settling sync.WaitGroup // settlings that nobody waits for
 
 	discarded bool
 	sealed    bool
@@ -87,11 +89,11 @@ func (o *Owner) Seal() ([]Change, error) {
 	return changes, nil
 }
 
-// Apply writes the sealed changes, and the position that they lead to, to the
-// database in one batch. The shard has committed them. The transaction is empty
-// again, and tables keep what they have decoded. It reaches the disk with a
-// later flush: until then a crash takes the database back, state and position
-// together.
+// Apply takes the sealed changes, and the position that they lead to, into the
+// database, all together. The shard has committed them. Reads of the DB see
+// them from now on; the transaction is empty again, and tables keep what they
+// have decoded. They reach the disk with a later flush: until then a crash takes
+// the database back, state and position together.
 func (o *Owner) Apply(meta []byte) error {
 	if err := o.usable(); err != nil {
 		return err
@@ -103,34 +105,52 @@ func (o *Owner) Apply(meta []byte) error {
 			return errors.Join(err, fmt.Errorf("apply to %s: transaction of %d changes was not sealed", o.config.Dir, len(changes)))
 		}
 	}
-	for i, c := range o.changes {
-		if invariants.Enabled && i > 0 {
-			invariants.Check(bytes.Compare(o.changes[i-1].Key, c.Key) < 0, "sealed keys %x, %x out of order", o.changes[i-1].Key, c.Key)
+	if invariants.Enabled {
+		for i := 1; i < len(o.changes); i++ {
+			invariants.Check(bytes.Compare(o.changes[i-1].Key, o.changes[i].Key) < 0, "sealed keys %x, %x out of order", o.changes[i-1].Key, o.changes[i].Key)
 		}
-		var err error
-		if c.Value == nil {
-			err = o.batch.Delete(c.Key, nil)
-		} else {
-			err = o.batch.Set(c.Key, c.Value, nil)
-		}
-		if err != nil {
-			return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
-		}
-	}
-	if err := o.batch.Set(keyMeta, meta, nil); err != nil {
-		return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
 	}
 	invariants.Crash("store-apply")
-	if err := o.write(o.batch, meta); err != nil {
+	if err := o.apply(o.changes, meta); err != nil {
 		return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
 	}
-	o.batch = o.d.db.NewBatchWithSize(batchSize)
 	o.reopen(true)
 	return nil
 }
 
-// batchSize is what a new batch has room for before it grows.
-const batchSize = 64 << 10
+// apply makes changes and a position part of the database's state. Once much
+// has been taken, and is not with the storage library yet, it is brought there
+// beside the shard's work; once twice as much has, it is waited for.
+func (o *Owner) apply(changes []Change, meta []byte) error {
+	if err := o.tx.point.drop(o.d); err != nil {
+		return err
+	}
+	bytes, err := o.pending.add(changes, meta, &o.tx.arena)
+	switch {
+	case err != nil:
+		return err
+	case bytes >= 2*o.pending.limit:
+		if err := o.settle(); err != nil {
+			return err
+		}
+	case bytes >= o.pending.limit:
+		o.settleSoon()
+	}
+	size := len(meta)
+	for _, c := range changes {
+		size += len(c.Key) + len(c.Value)
+	}
+	o.applied(int64(size), meta)
+	return nil
+}
+
+func (o *Owner) applied(size int64, meta []byte) {
+	o.meta = bytes.Clone(meta)
+	if o.unflushed.bytes == 0 {
+		o.unflushed.since = time.Now()
+	}
+	o.unflushed.bytes += size
+}
 
 // Abort forgets what the transaction has written, and what its tables have
 // decoded of the keys that it touched. After a fence it does nothing: a Consume
@@ -158,18 +178,14 @@ func (o *Owner) SetMeta(meta []byte) error {
 	if err := o.usable(); err != nil {
 		return err
 	}
-	b := o.d.db.NewBatch()
-	if err := b.Set(keyMeta, meta, nil); err != nil {
-		return fmt.Errorf("set position of %s: %w", o.config.Dir, err)
-	}
-	if err := o.write(b, meta); err != nil {
+	if err := o.apply(nil, meta); err != nil {
 		return fmt.Errorf("set position of %s: %w", o.config.Dir, err)
 	}
 	return nil
 }
 
-// write gives one batch to the storage library, without a sync. The batch is
-// used up.
+// write gives one batch to the storage library, without a sync, after what is
+// pending. The batch is used up.
 func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 	if err := o.usable(); err != nil {
 		return err
@@ -178,17 +194,16 @@ func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 	if err := o.tx.point.drop(o.d); err != nil {
 		return err
 	}
+	if err := o.settle(); err != nil {
+		return err
+	}
 	if err := o.commit(b); err != nil {
 		return err
 	}
 	if err := b.Close(); err != nil {
 		return err
 	}
-	o.meta = bytes.Clone(meta)
-	if o.unflushed.bytes == 0 {
-		o.unflushed.since = time.Now()
-	}
-	o.unflushed.bytes += size
+	o.applied(size, meta)
 	return nil
 }
 
@@ -249,6 +264,9 @@ func (o *Owner) flush() error {
 	}
 	if o.unflushed.bytes == 0 {
 		return nil
+	}
+	if err := o.settle(); err != nil {
+		return err
 	}
 	flushed, err := o.d.db.AsyncFlush()
 	if err != nil {
@@ -314,6 +332,7 @@ func (o *Owner) close(before error) error {
 	if o.tx.fenced() != nil {
 		reason = ErrFenced // also for a Consume that is in the middle of a read
 	}
+	o.end()
 	err := errors.Join(before, o.d.closeReads(reason))
 	if o.fatalError() != nil {
 		o.disk.freeze()

@@ -37,7 +37,7 @@ type Transaction struct {
 	used   []tableState // those that are not nil, in the order of their keys
 	cache  tableCache
 
-	arena   *arena // of the bytes that Seal returns
+	arena   arena // of the bytes that Seal returns
 	names   names
 	sorter  sorter
 	sealed  []Change
@@ -71,7 +71,7 @@ func (r *rawChange) storedKey() []byte { return r.key }
 const changeOverhead = 96
 
 func newTransaction(d *database, from pebble.Reader, tableCacheLimit int64) *Transaction {
-	t := &Transaction{d: d, from: from, raw: make(map[string]*rawChange), arena: new(arena)}
+	t := &Transaction{d: d, from: from, raw: make(map[string]*rawChange)}
 	t.changes.skip = 1
 	t.cache.limit = tableCacheLimit
 	return t
@@ -304,7 +304,7 @@ func (t *Transaction) clear(committed bool) {
 			s.aborted()
 		}
 	}
-	t.arena.reset()
+	t.arena.drop()
 	t.cache.held = 0
 	t.err = nil
 	t.ended++
