@@ -34,7 +34,7 @@ func (p *partition) clear(d *delivery) {
 		if err == nil {
 			break
 		}
-		p.log.Warn("commit before a message is handled alone", "offset", d.origin, "error", err)
+		p.log.Warn("commit before a message is handled alone", "offset", d.origin(), "error", err)
 		select {
 		case <-p.gone:
 			return

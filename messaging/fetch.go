@@ -87,7 +87,6 @@ func (f *fetcher) order(o order) {
 
 // run reads until ctx ends.
 func (f *fetcher) run(ctx context.Context) {
-	var batch kafka.Batch
 	for ctx.Err() == nil {
 		poll, cancel := context.WithCancel(ctx)
 		f.mu.Lock()
@@ -103,17 +102,14 @@ func (f *fetcher) run(ctx context.Context) {
 			}
 			continue
 		}
-		err := f.reader.Poll(poll, pollMax, &batch)
+		fetched, err := f.reader.Fetch(poll, pollMax)
 		cancel()
-		at := 0
-		for _, b := range batch.Parts {
-			envs := batch.Envelopes[at : at+b.Count]
-			at += b.Count
-			if s := f.streams[b.Partition]; s != nil {
-				if s.p.push(s, b, envs) {
-					f.obey(order{fetchStop, s})
-				}
+		for i := range fetched.Parts {
+			part := &fetched.Parts[i]
+			if s := f.streams[part.Partition]; s != nil && s.p.push(s, part) {
+				f.obey(order{fetchStop, s})
 			}
+			part.Recycle()
 		}
 		if err != nil && ctx.Err() == nil {
 			f.failed(ctx, err)
@@ -124,39 +120,55 @@ func (f *fetcher) run(ctx context.Context) {
 // pauseAfter is how long a stream that is full may take to have room again
 // before it is paused, while nothing is read. To pause one costs more: what was
 // fetched of it is dropped, and when it is resumed it waits for the fetch that is
-// under way.
-const pauseAfter = 50 * time.Millisecond
+// under way. So one that makes room fast is given as much time again, up to
+// pauseRounds times.
+const (
+	pauseAfter  = 50 * time.Millisecond
+	pauseRounds = 4
+)
 
 // awaitRoom waits a moment until no stream that is to be paused is full.
 func (f *fetcher) awaitRoom(ctx context.Context, orders []order) {
-	full := func() bool {
-		for _, o := range orders {
-			if o.deed != fetchCheck {
-				continue
-			}
-			o.s.p.mu.Lock()
-			waits := o.s.want && !o.s.paused && o.s.p.mu.phase == phaseRunning
-			o.s.p.mu.Unlock()
-			if waits {
-				return true
-			}
-		}
-		return false
-	}
-	if !full() {
+	before := fullness(orders)
+	if before == 0 {
 		return
 	}
 	timer := time.NewTimer(pauseAfter)
 	defer timer.Stop()
-	for full() {
+	for round := 1; ; {
 		select {
 		case <-f.room:
+			if fullness(orders) == 0 {
+				return
+			}
 		case <-timer.C:
-			return
+			now := fullness(orders)
+			if now == 0 || now > before/2 || round == pauseRounds {
+				return
+			}
+			before = now
+			round++
+			timer.Reset(pauseAfter)
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// fullness returns how many messages are unsettled in the streams that are to be
+// paused.
+func fullness(orders []order) (n int64) {
+	for _, o := range orders {
+		if o.deed != fetchCheck {
+			continue
+		}
+		o.s.p.mu.Lock()
+		if o.s.want && !o.s.paused && o.s.p.mu.phase == phaseRunning {
+			n += o.s.window.unsettled
+		}
+		o.s.p.mu.Unlock()
+	}
+	return n
 }
 
 func (f *fetcher) obey(o order) {

@@ -21,58 +21,64 @@ func (p *partition) offerLocked() bool {
 	return true
 }
 
-// take gives up to most messages to a handler. follows says of each whether it
-// is to be handled only if the one before was acked. more says that there are
-// others.
-func (p *partition) take(most int) (ds []*delivery, follows []bool, more bool) {
+// handout is a message that a handler was given, and what it returned.
+type handout struct {
+	d       *delivery
+	follows bool // it is of the lane of the one before, and waits for its ack
+	err     error
+}
+
+// take gives up to most messages to a handler. more says that there are others.
+func (p *partition) take(most int) (hs []handout, more bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.offered = false
 	if p.mu.phase != phaseRunning {
-		return nil, nil, false
+		return nil, false
 	}
 	if d := p.mu.cleared; d != nil {
 		p.mu.cleared = nil
-		return []*delivery{p.handLocked(d, now)}, []bool{false}, p.offerLocked()
+		p.handLocked(d, &now)
+		return []handout{{d: d}}, p.offerLocked()
 	}
 	if p.mu.careful {
-		return nil, nil, false
+		return nil, false
 	}
 	most = min(most, p.mu.ready.len()+chunkMax)
-	ds = make([]*delivery, 0, min(most, 32))
-	for len(ds) < most {
+	hs = make([]handout, 0, min(most, max(p.mu.ready.len(), 16)))
+	for len(hs) < most {
 		d := p.mu.ready.pop()
 		if d == nil {
 			break
 		}
-		ds = append(ds, p.handLocked(d, now))
-		follows = append(follows, false)
+		hs = append(hs, handout{d: d})
+		p.handLocked(d, &now)
 		if d.lane == nil || p.w.batch != nil {
 			continue
 		}
-		n := len(ds)
-		ds = d.lane.chain(most-n, ds)
-		for _, d := range ds[n:] {
-			p.handLocked(d, now)
-			follows = append(follows, true)
+		n := len(hs)
+		hs = d.lane.chain(most-n, hs)
+		for i := range hs[n:] {
+			p.handLocked(hs[n+i].d, &now)
 		}
 	}
-	return ds, follows, p.offerLocked()
+	return hs, p.offerLocked()
 }
 
-func (p *partition) handLocked(d *delivery, now time.Time) *delivery {
+// handLocked takes note that a message is given to a handler. now is shared by
+// all that are given with it.
+func (p *partition) handLocked(d *delivery, now *time.Time) {
 	d.handed, d.logged = now, false
 	p.mu.out++
-	return d
 }
 
 // giveBack takes messages back that a handler was given and has not begun with.
-func (p *partition) giveBack(ds []*delivery) {
+func (p *partition) giveBack(hs []handout) {
 	p.mu.Lock()
-	for i := len(ds) - 1; i >= 0; i-- {
-		if d := ds[i]; !p.unchainLocked(d) {
-			d.handed = time.Time{}
+	for i := len(hs) - 1; i >= 0; i-- {
+		if d := hs[i].d; !p.unchainLocked(d) {
+			d.handed = nil
 			p.mu.out--
 			p.mu.ready.unpop(d)
 		}
@@ -91,7 +97,7 @@ func (p *partition) unchainLocked(d *delivery) bool {
 	if !d.chained {
 		return false
 	}
-	d.chained, d.handed = false, time.Time{}
+	d.chained, d.handed = false, nil
 	p.mu.out--
 	if d.lane != nil && d.lane.active == d {
 		p.readyLocked(d) // its turn has come already

@@ -17,6 +17,7 @@ import (
 // Lanes decide; partition does as they say.
 type lane struct {
 	hash   uint64
+	idle   bool // it has no messages, and is kept for those that come
 	items  []laneItem
 	base   []laneItem // the array of items from its start, empty: items moves on in it
 	active *delivery  // being handled, or on its way to where that leads; mostly the first
@@ -25,11 +26,11 @@ type lane struct {
 // laneItem is one message of a lane, in its place that counts: a message that
 // was written to a delay topic is void where it was before.
 type laneItem struct {
-	order  int64 // its place: its offset in the input
-	hop    int
-	tier   int       // which stream it is in: streamInput, streamRedrive, or a delay topic
+	order  int64     // its place: its offset in the input
 	d      *delivery // nil while it was not read there
-	moving bool      // it is being written to another topic
+	hop    int32
+	tier   int16 // which stream it is in: streamInput, streamRedrive, or a delay topic
+	moving bool  // it is being written to another topic
 }
 
 // insert adds a message that was read. It returns false for a copy that does
@@ -40,7 +41,7 @@ type laneItem struct {
 func (l *lane) insert(d *delivery) (ok bool, void *delivery) {
 	i, found := l.search(d.order)
 	if !found {
-		l.add(i, laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d})
+		l.add(i, laneItem{order: d.order, hop: d.hop, tier: int16(d.s.tier), d: d})
 		return true, nil
 	}
 	it := &l.items[i]
@@ -50,7 +51,7 @@ func (l *lane) insert(d *delivery) (ok bool, void *delivery) {
 	if it.d != nil && it.d != l.active && !it.moving {
 		void = it.d
 	}
-	*it = laneItem{order: d.order, hop: d.hop, tier: d.s.tier, d: d}
+	*it = laneItem{order: d.order, hop: d.hop, tier: int16(d.s.tier), d: d}
 	return true, void
 }
 
@@ -58,9 +59,9 @@ func (l *lane) insert(d *delivery) (ok bool, void *delivery) {
 func (l *lane) expect(order int64, hop, tier int) {
 	i, found := l.search(order)
 	if !found {
-		l.add(i, laneItem{order: order, hop: hop, tier: tier})
-	} else if it := &l.items[i]; hop > it.hop {
-		it.hop, it.tier = hop, tier
+		l.add(i, laneItem{order: order, hop: int32(hop), tier: int16(tier)})
+	} else if it := &l.items[i]; int32(hop) > it.hop {
+		it.hop, it.tier = int32(hop), int16(tier)
 	}
 }
 
@@ -82,7 +83,7 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 	if first.moving {
 		return nil, nil, 0
 	}
-	if first.d != nil && (first.tier == streamInput || first.d.due.IsZero()) {
+	if first.d != nil && (first.tier == streamInput || !first.d.waits) {
 		l.active = first.d
 		if first.d.chained { // it is where it has to be
 			return nil, nil, 0
@@ -98,12 +99,12 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 			join = append(join, it.d)
 		}
 	}
-	return nil, join, first.tier
+	return nil, join, int(first.tier)
 }
 
 // chain appends up to most messages that come right after the one that is about
 // to be handled, so that one handler gets all of them, one after the other.
-func (l *lane) chain(most int, into []*delivery) []*delivery {
+func (l *lane) chain(most int, into []handout) []handout {
 	if len(l.items) == 0 || l.items[0].d != l.active || l.items[0].tier != streamInput {
 		return into
 	}
@@ -113,7 +114,7 @@ func (l *lane) chain(most int, into []*delivery) []*delivery {
 			break
 		}
 		it.d.chained = true
-		into = append(into, it.d)
+		into = append(into, handout{d: it.d, follows: true})
 	}
 	return into
 }
@@ -121,7 +122,9 @@ func (l *lane) chain(most int, into []*delivery) []*delivery {
 // done takes a message out that is settled.
 func (l *lane) done(d *delivery) {
 	l.release(d)
-	if i, found := l.search(d.order); found && l.items[i].d == d {
+	if len(l.items) > 0 && l.items[0].d == d { // as it is, mostly
+		l.remove(0)
+	} else if i, found := l.search(d.order); found && l.items[i].d == d {
 		l.remove(i)
 	}
 }
@@ -131,7 +134,7 @@ func (l *lane) done(d *delivery) {
 func (l *lane) moved(d *delivery, hop, tier int) {
 	l.release(d)
 	if i, found := l.search(d.order); found && l.items[i].d == d {
-		l.items[i] = laneItem{order: d.order, hop: hop, tier: tier}
+		l.items[i] = laneItem{order: d.order, hop: int32(hop), tier: int16(tier)}
 	}
 }
 
@@ -145,7 +148,7 @@ func (l *lane) blocked(d *delivery) (tier int, ok bool) {
 	if !found || l.items[i].d != d || l.items[i].moving {
 		return 0, false
 	}
-	return l.items[0].tier, true
+	return int(l.items[0].tier), true
 }
 
 // move marks a message as being written to another topic.

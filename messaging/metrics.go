@@ -26,7 +26,7 @@ type metrics struct {
 		letters map[string]int64
 	}
 
-	handlers prometheus.Histogram
+	handlers histogram
 	descs    map[string]*prometheus.Desc
 	counts   []count
 }
@@ -57,8 +57,7 @@ func (m *metrics) init(w *Worker) {
 	counter("commits_total", "Commits of offsets.", &m.commits)
 	counter("commit_failures_total", "Commits of offsets that failed.", &m.commitFailures)
 	counter("snapshots_ignored_total", "Commits' metadata that could not be used.", &m.snapshotsIgnored)
-	m.handlers = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pawl_messaging_handler_seconds", Help: "Time that a call of the handler took.",
-		ConstLabels: labels, Buckets: prometheus.ExponentialBuckets(0.0001, 4, 12)})
+	m.handlers.desc = prometheus.NewDesc("pawl_messaging_handler_seconds", "Time that a call of the handler took.", nil, labels)
 	m.descs = make(map[string]*prometheus.Desc)
 	desc := func(name, help string, by ...string) {
 		m.descs[name] = prometheus.NewDesc("pawl_messaging_"+name, help, by, labels)
@@ -77,8 +76,6 @@ func (m *metrics) init(w *Worker) {
 	desc("breaker_opened_total", "Times that the circuit breaker opened.")
 	desc("partitions", "Partitions assigned to this process.")
 }
-
-func (m *metrics) handled(took time.Duration) { m.handlers.Observe(took.Seconds()) }
 
 func (m *metrics) deadLetter(reason string) {
 	m.mu.Lock()
@@ -105,7 +102,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	m.handlers.Describe(ch)
+	ch <- m.handlers.desc
 	for _, c := range m.counts {
 		ch <- c.desc
 	}
@@ -116,7 +113,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	m.handlers.Collect(ch)
+	ch <- m.handlers.metric()
 	for _, c := range m.counts {
 		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.value.Load()))
 	}
@@ -154,4 +151,40 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge("breaker_open", flag(s.Breaker != string(breakerClosed)))
 	ch <- prometheus.MustNewConstMetric(m.descs["breaker_opened_total"], prometheus.CounterValue, float64(s.BreakerOpened))
 	gauge("partitions", float64(len(s.Partitions)))
+}
+
+// histogram counts how long calls took. It takes several at once, which were
+// timed together.
+type histogram struct {
+	desc   *prometheus.Desc
+	counts [handlerBuckets + 1]atomic.Uint64 // by bucket; in the last, those above all
+	sum    atomic.Int64                      // nanoseconds
+}
+
+// The buckets: the first is up to handlerFirst, each other four times as long.
+const (
+	handlerBuckets = 12
+	handlerFirst   = 100 * time.Microsecond
+)
+
+// observe takes note of calls that took so long each.
+func (h *histogram) observe(took time.Duration, calls int) {
+	i, bound := 0, handlerFirst
+	for i < handlerBuckets && took > bound {
+		i, bound = i+1, 4*bound
+	}
+	h.counts[i].Add(uint64(calls))
+	h.sum.Add(int64(took) * int64(calls))
+}
+
+func (h *histogram) metric() prometheus.Metric {
+	upTo := make(map[float64]uint64, handlerBuckets)
+	count, bound := uint64(0), handlerFirst
+	for i := range handlerBuckets {
+		count += h.counts[i].Load()
+		upTo[bound.Seconds()] = count
+		bound *= 4
+	}
+	count += h.counts[handlerBuckets].Load()
+	return prometheus.MustNewConstHistogram(h.desc, count, time.Duration(h.sum.Load()).Seconds(), upTo)
 }

@@ -45,6 +45,7 @@ type partition struct {
 		streams []*stream
 
 		lanes   map[uint64]*lane
+		idle    int       // of these, those without messages
 		free    []*lane   // for use again
 		ready   queue     // to be handled
 		offered bool      // the pool knows that ready has something
@@ -152,7 +153,7 @@ func (p *partition) dueLocked(d *delivery) {
 	if d.state.Load() != pending {
 		return // it no longer counts
 	}
-	d.due = time.Time{}
+	d.waits = false
 	if d.lane == nil || d.lane.active == d {
 		p.readyLocked(d) // again, in place; its lane waits for it
 		return
@@ -171,9 +172,9 @@ func (p *partition) choresLocked(now time.Time) {
 	for _, s := range p.mu.streams {
 		if w := s.window; w.n > 0 {
 			d := w.at(0).d
-			if d != nil && !d.handed.IsZero() && !d.logged && now.Sub(d.handed) >= p.w.cfg.StuckAfter {
+			if d != nil && d.handed != nil && !d.logged && now.Sub(*d.handed) >= p.w.cfg.StuckAfter {
 				d.logged = true
-				p.log.Warn("a message was given to a handler and is not settled", "topic", s.id.Topic, "offset", d.origin, "key", quote(d.key), "for", now.Sub(d.handed).Round(time.Second))
+				p.log.Warn("a message was given to a handler and is not settled", "topic", s.id.Topic, "offset", d.origin(), "key", quote(d.key), "for", now.Sub(*d.handed).Round(time.Second))
 			}
 		}
 		if s.tier != streamInput && s.paused && now.Sub(s.full) >= choreInterval {
@@ -193,7 +194,7 @@ func (p *partition) forwardLocked(s *stream) {
 		}
 		if tier, ok := d.lane.blocked(d); ok {
 			d.lane.move(d)
-			p.jobLocked(&job{d: d, tier: tier, hop: d.hop + 1})
+			p.jobLocked(&job{d: d, tier: tier, hop: int(d.hop) + 1})
 		}
 	}
 }

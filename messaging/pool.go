@@ -37,17 +37,35 @@ type pool struct {
 // chunk is messages that one goroutine handles, one after the other.
 type chunk struct {
 	p         *partition
-	ds        []*delivery
-	follows   []bool       // of each: it is of the lane of the one before, and waits for its ack
+	hs        []handout
 	next      atomic.Int64 // the first that nobody has begun with
-	began     atomic.Int64 // when the present one was begun with: nanoseconds since 1970
+	posted    atomic.Int64 // the first whose result the partition has not been given
+	began     atomic.Int64 // when the present ones were begun with: nanoseconds since 1970
 	abandoned atomic.Bool  // its handler did not return in time
+	late      bool         // what was left of it is given to others. pool.mu guards it
+}
+
+// post gives the partition the results of those messages, below to, whose
+// results it has not.
+func (c *chunk) post(to int64) {
+	for from := c.posted.Load(); from < to; from = c.posted.Load() {
+		if c.posted.CompareAndSwap(from, to) {
+			c.p.finish(c.hs[from:to])
+			return
+		}
+	}
 }
 
 const (
 	chunkTime = 100 * time.Microsecond
-	chunkMax  = 256
+	chunkMax  = 1024
 	lookAfter = 5 * time.Millisecond
+	postAfter = time.Millisecond
+
+	// Handlers that take less are timed several at once: to read the clock
+	// takes as long as they do.
+	clockTime = 10 * time.Microsecond
+	clockMax  = 32
 )
 
 func newPool(w *Worker) *pool {
@@ -113,35 +131,34 @@ func (l *pool) abandon(p *partition) (n int) {
 
 // handle is the goroutine of one handler at a time.
 func (l *pool) handle() {
-	var rs []result
 	for {
 		p, most := l.wait()
 		if p == nil {
 			l.running.Done()
 			return
 		}
-		ds, follows, more := p.take(most)
+		hs, more := p.take(most)
 		if more {
 			l.offer(p)
 		}
-		if len(ds) == 0 {
+		if len(hs) == 0 {
 			l.w.breaker.unused(most)
 			continue
 		}
-		c := &chunk{p: p, ds: ds, follows: follows}
+		c := &chunk{p: p, hs: hs}
 		c.began.Store(time.Now().UnixNano())
 		l.mu.Lock()
 		l.mu.chunks[c] = true
-		look := len(ds) > 1 && !l.mu.looking
+		look := len(hs) > 1 && !l.mu.looking
 		l.mu.looking = l.mu.looking || look
 		l.mu.Unlock()
 		if look {
 			time.AfterFunc(lookAfter, l.look)
 		}
 		if l.w.batch != nil {
-			rs = l.handleBatch(c, rs[:0])
+			l.handleBatch(c)
 		} else {
-			rs = l.handleChunk(c, rs[:0])
+			l.handleChunk(c)
 		}
 		if c.abandoned.Load() {
 			return // another is in its place
@@ -187,17 +204,20 @@ func (l *pool) share(most int) int {
 	return min(most, chunkMax, max(1, int(int64(chunkTime)/max(1, l.mean.Load()))))
 }
 
-// look gives others what is left of chunks whose handler takes long.
+// look gives others what is left of chunks whose handler takes long, and the
+// partition the results of what came before.
 func (l *pool) look() {
 	now := time.Now().UnixNano()
 	var late []*chunk
 	l.mu.Lock()
 	l.mu.looking = false
 	for c := range l.mu.chunks {
-		if left := int64(len(c.ds)) - c.next.Load(); left <= 0 || l.w.batch != nil {
+		begun := c.next.Load()
+		if l.w.batch != nil || c.late || begun >= int64(len(c.hs)) && c.posted.Load() >= begun-1 {
 			continue
 		}
 		if now-c.began.Load() >= int64(lookAfter)/2 {
+			c.late = true
 			late = append(late, c)
 		} else {
 			l.mu.looking = true
@@ -205,9 +225,12 @@ func (l *pool) look() {
 	}
 	again := l.mu.looking
 	l.mu.Unlock()
-	for _, c := range late {
-		if i := c.next.Swap(int64(len(c.ds))); i < int64(len(c.ds)) {
-			c.p.giveBack(c.ds[i:])
+	for _, c := range late { // each once: its handler is left with the one it is at
+		n := int64(len(c.hs))
+		begun := min(c.next.Swap(n), n)
+		c.post(begun - 1) // whoever has begun with one has ended those before it
+		if begun < n {
+			c.p.giveBack(c.hs[begun:])
 		}
 	}
 	if again {
@@ -216,51 +239,69 @@ func (l *pool) look() {
 }
 
 // handleChunk calls the handler for each message of a chunk.
-func (l *pool) handleChunk(c *chunk, rs []result) []result {
+func (l *pool) handleChunk(c *chunk) {
 	start := time.Now()
 	posted := start
 	acked := false // the message before
+	ended, timed := int64(0), 0
+	stride := l.stride()
 	for {
 		i := c.next.Add(1) - 1
-		if i >= int64(len(c.ds)) {
+		if i >= int64(len(c.hs)) {
 			break
 		}
-		d := c.ds[i]
-		if c.follows[i] && !acked {
-			rs = append(rs, result{d, errNotReached})
+		h := &c.hs[i]
+		ended = i + 1
+		if h.follows && !acked {
+			h.err = errNotReached
 			continue
 		}
 		acked = false
-		if !l.limit.wait(c.p.ctx) || c.p.ctx.Err() != nil {
-			c.p.giveBack(c.ds[i : i+1])
-			continue
-		}
 		if l.limit.every > 0 {
+			l.limit.wait(c.p.ctx)
 			start = time.Now()
 		}
-		c.began.Store(start.UnixNano())
-		err := l.call(d)
-		end := time.Now()
-		took := end.Sub(start)
-		l.w.metrics.handled(took)
-		l.mean.Store((7*l.mean.Load() + int64(took)) / 8)
+		if c.p.ctx.Err() != nil {
+			h.err = errLeft
+			continue
+		}
+		h.err = l.call(h.d)
+		acked = h.err == nil && h.d.state.Load() == pending
+		if timed++; timed < stride {
+			continue
+		}
 		if c.abandoned.Load() {
-			return nil
+			return
 		}
-		acked = err == nil && d.state.Load() == pending
-		rs = append(rs, result{d, err})
-		if end.Sub(posted) >= time.Millisecond {
-			c.p.finish(rs)
-			clear(rs)
-			rs, posted = rs[:0], end
+		start = l.time(start, timed)
+		c.began.Store(start.UnixNano())
+		timed, stride = 0, l.stride()
+		if start.Sub(posted) >= postAfter {
+			c.post(ended)
+			posted = start
 		}
-		start = end
 	}
-	if len(rs) > 0 {
-		c.p.finish(rs)
-		clear(rs)
+	if timed > 0 {
+		l.time(start, timed)
 	}
-	return rs[:0]
+	if !c.abandoned.Load() {
+		c.post(ended)
+	}
+}
+
+// stride is how many calls of the handler are timed at once.
+func (l *pool) stride() int {
+	return max(1, min(clockMax, int(int64(clockTime)/max(1, l.mean.Load()))))
+}
+
+// time takes note of how long so many calls of the handler took, and returns
+// the time.
+func (l *pool) time(start time.Time, calls int) time.Time {
+	now := time.Now()
+	took := now.Sub(start) / time.Duration(calls)
+	l.w.metrics.handlers.observe(took, calls)
+	l.mean.Store((7*l.mean.Load() + int64(took)) / 8)
+	return now
 }
 
 // call calls the handler.
@@ -269,11 +310,11 @@ func (l *pool) call(d *delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			stack := debug.Stack()
-			l.w.log.Error("handler panicked", "partition", d.p.id.String(), "offset", d.origin, "panic", v, "stack", string(stack))
+			l.w.log.Error("handler panicked", "partition", d.s.p.id.String(), "offset", d.origin(), "panic", v, "stack", string(stack))
 			err = &PanicError{Value: v, Stack: stack}
 		}
-		if d.endCall != nil && !errors.Is(err, Later) {
-			d.endCall()
+		if d.call != nil && d.call.end != nil {
+			d.call.end(err)
 		}
 	}()
 	return l.w.handler(ctx, d)
@@ -281,54 +322,64 @@ func (l *pool) call(d *delivery) (err error) {
 
 // context returns the context of a call of the handler.
 func (l *pool) context(d *delivery) context.Context {
-	ctx := withTrace(d.p.ctx, d.headers)
-	if t := l.w.cfg.HandlerTimeout; t > 0 {
-		ctx, d.endCall = context.WithTimeout(ctx, t)
+	d.call = nil
+	if len(d.headers) == 0 && l.w.cfg.HandlerTimeout == 0 {
+		return d.s.p.ctx
 	}
-	d.ctx = ctx
-	return ctx
+	c := &call{ctx: withTrace(d.s.p.ctx, d.headers)}
+	if t := l.w.cfg.HandlerTimeout; t > 0 {
+		var cancel context.CancelFunc
+		c.ctx, cancel = context.WithTimeout(c.ctx, t)
+		c.end = func(err error) {
+			if !errors.Is(err, Later) {
+				cancel()
+			}
+		}
+	}
+	d.call = c
+	return c.ctx
 }
 
 // handleBatch calls the handler once for all messages of a chunk.
-func (l *pool) handleBatch(c *chunk, rs []result) []result {
-	c.next.Store(int64(len(c.ds)))
-	for range c.ds {
+func (l *pool) handleBatch(c *chunk) {
+	n := int64(len(c.hs))
+	c.next.Store(n)
+	for range c.hs {
 		if !l.limit.wait(c.p.ctx) {
 			break
 		}
 	}
 	if c.p.ctx.Err() != nil {
-		c.p.giveBack(c.ds)
-		return rs
+		c.p.giveBack(c.hs)
+		return
 	}
 	start := time.Now()
 	c.began.Store(start.UnixNano())
-	all := make([]Delivery, len(c.ds))
-	for i, d := range c.ds {
-		d.ctx = withTrace(d.p.ctx, d.headers)
+	all := make([]Delivery, n)
+	for i := range c.hs {
+		d := c.hs[i].d
+		if len(d.headers) > 0 {
+			d.call = &call{ctx: withTrace(c.p.ctx, d.headers)}
+		}
 		all[i] = d
 	}
 	errs, err := l.callBatch(c.p.ctx, all)
-	l.w.metrics.handled(time.Since(start))
+	l.w.metrics.handlers.observe(time.Since(start), 1)
 	if c.abandoned.Load() {
-		return nil
+		return
 	}
 	if err == nil && errs != nil && len(errs) != len(all) {
 		err = fmt.Errorf("the batch handler returned %d results for %d messages", len(errs), len(all))
 	}
-	for i, d := range c.ds {
+	for i := range c.hs {
 		switch {
 		case err != nil:
-			rs = append(rs, result{d, err})
-		case errs == nil:
-			rs = append(rs, result{d, nil})
-		default:
-			rs = append(rs, result{d, errs[i]})
+			c.hs[i].err = err
+		case errs != nil:
+			c.hs[i].err = errs[i]
 		}
 	}
-	c.p.finish(rs)
-	clear(rs)
-	return rs[:0]
+	c.post(n)
 }
 
 func (l *pool) callBatch(ctx context.Context, ds []Delivery) (errs []error, err error) {

@@ -5,22 +5,34 @@ import (
 	"time"
 )
 
-// result is what a handler returned.
-type result struct {
-	d   *delivery
-	err error
-}
-
 // errNotReached is the result of a message that a handler was given together
 // with one before it that it has not acked.
 var errNotReached = errors.New("the message before it was not acked")
 
-// finish takes the results of handlers.
-func (p *partition) finish(rs []result) {
-	p.mu.Lock()
-	for _, r := range rs {
-		p.resultLocked(r.d, r.err)
+// finish takes the results of handlers. Most are acks, which are counted
+// together.
+func (p *partition) finish(hs []handout) {
+	acks := 0
+	counted := func() {
+		if acks > 0 {
+			p.w.metrics.acked.Add(int64(acks))
+			p.w.breaker.succeeded()
+			acks = 0
+		}
 	}
+	p.mu.Lock()
+	for i := range hs {
+		d, err := hs[i].d, hs[i].err
+		if err == nil && p.mu.phase != phaseFenced && d.state.CompareAndSwap(pending, settled) {
+			d.chained = false
+			p.settleLocked(d)
+			acks++
+			continue
+		}
+		counted() // before a failure, which ends a row of them
+		p.resultLocked(d, err)
+	}
+	counted()
 	p.afterLocked()
 }
 
@@ -48,13 +60,13 @@ func (p *partition) resultLocked(d *delivery, err error) {
 	if p.mu.phase == phaseFenced || d.state.Load() != pending {
 		return // it was settled by Ack or Nack; or is no longer ours
 	}
-	v := p.w.cfg.Retry.judge(d.attempt, err, p.w.cfg.Order, p.mu.random)
+	v := p.w.cfg.Retry.judge(int(d.attempt), err, p.w.cfg.Order, p.mu.random)
 	if v.deed == toLater {
 		return
 	}
 	if err != nil && (p.ctx.Err() != nil || errors.Is(err, errLeft)) {
 		// Stopping is not failing: it comes again, as if nothing had been.
-		d.handed = time.Time{}
+		d.handed = nil
 		p.mu.out--
 		return
 	}
@@ -77,7 +89,7 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 		p.w.breaker.failed()
 	}
 	h := p.historyLocked(d)
-	h.fail(d.attempt, time.Now(), err)
+	h.fail(int(d.attempt), time.Now(), err)
 	switch v.deed {
 	case toAgain:
 		p.w.metrics.retriedInPlace.Add(1)
@@ -91,7 +103,7 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 		p.delayLocked(next, time.Now().Add(v.delay))
 	case toTier:
 		d.past = h
-		p.jobLocked(&job{d: d, tier: streamTiers + v.tier - 1, hop: d.hop + 1, due: time.Now().Add(v.delay), delay: v.delay, retry: true})
+		p.jobLocked(&job{d: d, tier: streamTiers + v.tier - 1, hop: int(d.hop) + 1, due: time.Now().Add(v.delay), delay: v.delay, retry: true})
 	case toDeadLetters:
 		d.past = h
 		p.deadLetterLocked(d, v.reason, nil)
@@ -102,7 +114,7 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 func (p *partition) deadLetterLocked(d *delivery, reason string, err error) {
 	h := p.historyLocked(d)
 	if err != nil {
-		h.fail(d.attempt, time.Now(), err)
+		h.fail(int(d.attempt), time.Now(), err)
 	}
 	h.reason = reason
 	d.past = h
@@ -117,8 +129,8 @@ func (p *partition) historyLocked(d *delivery) *history {
 		return &h
 	}
 	return &history{
-		topic: p.id.Topic, topicID: p.mu.streams[streamInput].tid, partition: p.id.Number, offset: d.origin,
-		timestamp: d.stamp.UnixMilli(), group: p.w.group, redrives: redrivesOf(d.headers),
+		topic: p.id.Topic, topicID: p.mu.streams[streamInput].tid, partition: p.id.Number, offset: d.origin(),
+		timestamp: d.stamp, group: p.w.group, redrives: redrivesOf(d.headers),
 	}
 }
 
@@ -136,7 +148,7 @@ func (p *partition) settleLocked(d *delivery) {
 		return
 	}
 	d.s.bytes -= d.size()
-	if !d.handed.IsZero() {
+	if d.handed != nil {
 		p.mu.out--
 	}
 	p.doneWithLocked(d)
@@ -193,7 +205,7 @@ func (p *partition) nack(d *delivery, err error) error {
 	n := &nack{outcome: make(chan error, 1)}
 	switch {
 	case d.state.CompareAndSwap(pending, settled):
-		v := p.w.cfg.Retry.judge(d.attempt, err, p.w.cfg.Order, p.mu.random)
+		v := p.w.cfg.Retry.judge(int(d.attempt), err, p.w.cfg.Order, p.mu.random)
 		if v.deed == toAgain {
 			p.verdictLocked(d, v, err)
 			p.afterLocked()

@@ -121,7 +121,10 @@ func (p *partition) stats() (PartitionStats, bool) {
 		}
 		if s.window.n > 0 {
 			if d := s.window.at(0).d; d != nil {
-				st.Oldest = &Oldest{Offset: d.origin, Key: slices.Clone(d.key), Attempt: d.attempt, Handed: d.handed}
+				st.Oldest = &Oldest{Offset: d.origin(), Key: slices.Clone(d.key), Attempt: int(d.attempt)}
+				if d.handed != nil {
+					st.Oldest.Handed = *d.handed
+				}
 			}
 		}
 	}
@@ -168,8 +171,8 @@ func (w *Worker) Health() error {
 			if s.window.n == 0 {
 				continue
 			}
-			if d := s.window.at(0).d; d != nil && !d.handed.IsZero() && now.Sub(d.handed) >= w.cfg.StuckAfter {
-				bad("partition %s: the message at offset %d with key %s is unsettled in its handler for %v", p.id, d.origin, quote(d.key), now.Sub(d.handed).Round(time.Second))
+			if d := s.window.at(0).d; d != nil && d.handed != nil && now.Sub(*d.handed) >= w.cfg.StuckAfter {
+				bad("partition %s: the message at offset %d with key %s is unsettled in its handler for %v", p.id, d.origin(), quote(d.key), now.Sub(*d.handed).Round(time.Second))
 			}
 		}
 		p.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pawlstream/pawl/internal/kafka"
-	"github.com/pawlstream/pawl/topic"
 )
 
 // startBackoff is the pause between two tries to start.
@@ -57,6 +56,7 @@ func (p *partition) tryStart(ctx context.Context) error {
 	}
 	p.mu.streams = streams
 	clear(p.mu.lanes)
+	p.mu.idle = 0
 	p.mu.scanned = make(chan struct{})
 	scanned := p.mu.scanned
 	p.mu.Unlock()
@@ -120,17 +120,17 @@ func (p *partition) scan(ctx context.Context, streams []*stream, scanned <-chan 
 
 // scanLocked takes note of what waits in a delay topic. It returns true when
 // there is no more.
-func (p *partition) scanLocked(s *stream, b kafka.PartBatch, envs []topic.Envelope) bool {
-	for i := range envs {
-		e := &envs[i]
+func (p *partition) scanLocked(s *stream, f *kafka.FetchedPart) bool {
+	for i := range f.Count {
+		e := f.At(i)
 		if e.Key == nil || slices.ContainsFunc(s.restored, func(sp span) bool { return sp.from <= e.Offset && e.Offset < sp.to }) {
 			continue
 		}
-		if h, ok := parseHistory(e.Headers); ok && p.isOwn(h) {
+		if h, ok := parseHistory(e.Headers); ok && p.isOwn(&h) {
 			p.laneLocked(maphash.Bytes(keySeed, e.Key)).expect(h.offset, h.hop, s.tier)
 		}
 	}
-	return p.scannedToLocked(s, b.Next)
+	return p.scannedToLocked(s, f.Next)
 }
 
 // scannedToLocked ends the scan of a stream that has reached its end.

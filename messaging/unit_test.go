@@ -327,12 +327,12 @@ func TestLaneProperty(t *testing.T) {
 						t.Fatalf("%d does not count", back.order)
 					}
 				}
-				l.moved(d, d.hop+1, tier)
+				l.moved(d, int(d.hop)+1, tier)
 			case "join":
 				d := joins[0]
 				joins = joins[1:]
 				write(d, joinTier)
-				l.moved(d, d.hop+1, joinTier)
+				l.moved(d, int(d.hop)+1, joinTier)
 			}
 			step()
 		}

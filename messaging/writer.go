@@ -176,7 +176,7 @@ func (p *partition) written(to int, done, left []*job, err error) {
 		switch {
 		case j.tier == tierLetters:
 			p.w.metrics.deadLetter(j.d.past.reason)
-			p.log.Warn("dead letter", "offset", j.d.origin, "key", quote(j.d.key), "reason", j.d.past.reason, "error", j.d.past.err)
+			p.log.Warn("dead letter", "offset", j.d.origin(), "key", quote(j.d.key), "reason", j.d.past.reason, "error", j.d.past.err)
 			p.settleLocked(j.d)
 		default:
 			if j.retry {
