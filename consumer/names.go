@@ -36,6 +36,9 @@ func shardID(set string, partition int32) ShardID {
 	return ShardID(fmt.Sprintf("%s-%03d", set, partition))
 }
 
+// NewShardID returns the ID of the shard that consumes a partition of a set.
+func NewShardID(set string, partition int32) ShardID { return shardID(set, partition) }
+
 // split returns the set and the partition that make up the ID.
 func (id ShardID) split() (set string, partition int32, ok bool) {
 	i := strings.LastIndexByte(string(id), '-')

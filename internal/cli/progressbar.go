@@ -19,7 +19,12 @@ func isTerminal(stream any, getenv func(string) string) bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	// The device that stands for nothing is a character device, too.
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
 }
 
 // progressBar is one line that shows on a terminal how far a redrive or a

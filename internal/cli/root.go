@@ -27,7 +27,10 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // commands are the commands of pawl, each in a file of its own.
 func commands() []*cobra.Command {
-	return []*cobra.Command{newBackupCommand(), newDemoCommand(), newDLQCommand(), newServeCommand(), newVersionCommand()}
+	return []*cobra.Command{
+		newBackupCommand(), newConsumeCommand(), newDemoCommand(), newDevCommand(), newDLQCommand(), newGroupCommand(), newOffsetsCommand(),
+		newProduceCommand(), newServeCommand(), newTopicCommand(), newTxnCommand(), newVersionCommand(),
+	}
 }
 
 func newRoot() *cobra.Command {

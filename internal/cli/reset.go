@@ -1,0 +1,539 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/changelog"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
+)
+
+// reset moves an application, or a group, to another place in its input.
+//
+// What an application has consumed and its state are of the same transactions,
+// and a reset keeps that so, one way or the other:
+//
+//   - with its state: the changelogs are made anew, and so every copy of the
+//     state, wherever it is, is of another topic and discarded; each begins
+//     with the offsets to go on from. Nothing is left of before.
+//   - without: an offsets record is committed to each changelog. The state stays
+//     as it is, and so has consumed what comes again, or has not what is
+//     skipped: it is for whoever can live with that, and says so.
+//
+// Either way the shards' transactional IDs are fenced first, and the offsets
+// are written by who has fenced: an owner that still runs can commit nothing in
+// between.
+type reset struct {
+	o           *operation
+	application string
+	group       string
+	keepState   bool
+	force       bool
+	to          string
+	topics      []string
+	partitions  []int32
+	ok          consent
+
+	place place
+}
+
+// resetExclusions are the flags of offsets reset that exclude each other.
+var resetExclusions = exclusions{
+	dryRunNeedsNoYes,
+	{"group", "application", "an application has its offsets in its changelogs, and a group in itself"},
+	{"group", "keep-state", "a group has no state"},
+	{"group", "force", "the offsets of a group with members are its members'"},
+}
+
+func newOffsetsResetCommand() *cobra.Command {
+	r := &reset{}
+	cmd := &cobra.Command{
+		Use:   "reset (--group GROUP | --application APPLICATION --keep-state) --to PLACE",
+		Short: "Move a group, or an application without its state, to another place",
+		Long: `Reset moves how far a group, or the shards of a Pawl application, have come.
+
+For an application it wants --keep-state, since that is what happens: the state
+stays as it is. Messages that come again are counted into it again, and those
+that are skipped are missing from it. To begin anew with both, see pawl app reset.
+
+It prints a plan, partition by partition, asks, and refuses while the group has
+members. With --force it moves an application whose shards run: each is fenced,
+and goes on from the new place with its next start, which is at its next message.`,
+		Example: `  pawl offsets reset --group shop.mailer --to now-1h --dry-run
+  pawl offsets reset --application counter --keep-state --to latest
+  pawl offsets reset --application counter --keep-state --topic words --partition 3 --to 1700`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := resetExclusions.check(cmd); err != nil {
+				return err
+			}
+			switch {
+			case r.group == "" && r.application == "":
+				return usagef(cmd, "whose offsets? Set --group or --application")
+			case r.application != "" && !r.keepState:
+				return usagef(cmd, "the offsets of application %s belong to its state: say --keep-state to move them alone, or reset both with pawl app reset", printable(r.application))
+			}
+			return r.run(cmd)
+		},
+	}
+	r.add(cmd)
+	f := cmd.Flags()
+	f.StringVar(&r.group, "group", "", "a group, which must have no members")
+	f.StringVar(&r.application, "application", "", "a Pawl application")
+	f.BoolVar(&r.keepState, "keep-state", false, "the application's state stays as it is")
+	f.StringArrayVar(&r.topics, "topic", nil, "only this topic; again for another")
+	f.Int32SliceVar(&r.partitions, "partition", nil, "only this partition of it; again for another")
+	completeFlag(cmd, "group", r.o.groupNames)
+	completeFlag(cmd, "application", r.o.applicationNames)
+	completeFlag(cmd, "topic", r.o.topicNames)
+	return cmd
+}
+
+func newAppResetCommand() *cobra.Command {
+	r := &reset{}
+	cmd := &cobra.Command{
+		Use:   "reset APPLICATION --to PLACE",
+		Short: "Begin an application anew: its state is deleted, and its offsets moved",
+		Long: `Reset deletes all state of a Pawl application, and has it begin at another place
+of its input: earliest, latest, an offset, or a time.
+
+Its changelogs are made anew, with the settings that they had. Copies of the
+state in state directories need not be deleted: they are of another changelog,
+and discarded when their shards start. What the application has published stays.
+
+It prints a plan, partition by partition, asks, and refuses while the application
+runs. With --force it goes on if members are in the group; shards that take over
+meanwhile are named in an error, and the reset is to be done again when they
+have stopped. One that was cut off is finished by doing it again.`,
+		Example: `  pawl app reset counter --to earliest --dry-run
+  pawl app reset counter --to 2026-01-01 --yes`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := (exclusions{dryRunNeedsNoYes}).check(cmd); err != nil {
+				return err
+			}
+			if len(args) != 1 {
+				return usagef(cmd, "which application? Name one")
+			}
+			r.application = args[0]
+			return r.run(cmd)
+		},
+	}
+	r.add(cmd)
+	cmd.ValidArgsFunction = oneOf(r.o.applicationNames)
+	return cmd
+}
+
+func (r *reset) add(cmd *cobra.Command) {
+	r.o = newOperation(cmd)
+	cmd.Flags().StringVar(&r.to, "to", "", "where to go on: earliest, latest, an offset, or a time such as 2006-01-02T15:04:05Z or now-1h")
+	cmd.Flags().BoolVar(&r.force, "force", false, "also while shards run")
+	r.ok.add(cmd)
+	completeFlag(cmd, "to", cobra.FixedCompletions([]cobra.Completion{"earliest", "latest"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// run does the reset.
+func (r *reset) run(cmd *cobra.Command) (err error) {
+	if r.to == "" {
+		return usagef(cmd, "where to? Set --to")
+	}
+	if r.place, err = parsePlace(r.to, time.Now()); err != nil {
+		return usagef(cmd, "--to %q: %w", r.to, err)
+	}
+	if r.application != "" {
+		if err := consumer.CheckApplication(r.application); err != nil {
+			return usageError{err, cmd}
+		}
+	}
+	if len(r.partitions) > 0 && len(r.topics) != 1 {
+		return usagef(cmd, "--partition is for one topic: set --topic")
+	}
+	return r.o.run(func(ctx context.Context, c asked) error {
+		plan, err := r.plan(ctx, c)
+		if err != nil {
+			return err
+		}
+		if !r.ok.dryRun && len(plan.Moves) > 0 {
+			t := newTable(r.o.cmd.ErrOrStderr())
+			plan.show(t)
+			if err := t.flush(); err != nil {
+				return fmt.Errorf("print the plan: %w", err)
+			}
+			if err := r.ok.given(cmd, "This can't be undone."); err != nil {
+				return err
+			}
+			if err := r.do(ctx, c, plan); err != nil {
+				return err
+			}
+			plan.Done = true
+		}
+		return r.o.document(plan, func(t *table) {
+			if !plan.Done {
+				plan.show(t)
+			}
+			switch {
+			case len(plan.Moves) == 0:
+				t.line("nothing to reset")
+			case plan.Done:
+				t.line("%s reset", count(int64(len(plan.Moves)), "partition"))
+			}
+		})
+	})
+}
+
+// resetPlan says what a reset comes to.
+type resetPlan struct {
+	Application string      `json:"application,omitempty"`
+	Group       string      `json:"group,omitempty"`
+	Moves       []resetMove `json:"moves"`
+	State       string      `json:"state,omitempty"` // what becomes of it
+	Notes       []string    `json:"notes,omitempty"`
+	Done        bool        `json:"done"`
+
+	shards []shardPosition
+	infos  map[string]kafka.TopicInfo
+	parts  map[topic.Partition]int64 // where each goes on
+}
+
+// resetMove is what becomes of a partition.
+type resetMove struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Shard     string `json:"shard,omitempty"`
+	From      int64  `json:"from"` // -1: nowhere yet
+	To        int64  `json:"to"`
+	Repeats   int64  `json:"repeats"` // offsets that come again
+	Skips     int64  `json:"skips"`   // offsets that never come
+}
+
+func (p *resetPlan) show(t *table) {
+	t.row("TOPIC", "PARTITION", "FROM", "TO", "REPEATS", "SKIPS")
+	for _, m := range p.Moves {
+		t.row(m.Topic, m.Partition, known(m.From), m.To, m.Repeats, m.Skips)
+	}
+	if p.State != "" {
+		t.line("state: %s", p.State)
+	}
+	for _, n := range p.Notes {
+		t.line("note: %s", n)
+	}
+}
+
+// plan finds out where everything stands and where it is to go, and whether it
+// may.
+func (r *reset) plan(ctx context.Context, c asked) (*resetPlan, error) {
+	p := &resetPlan{Application: r.application, Group: r.group, Moves: []resetMove{}}
+	if err := r.checkMembers(ctx, c, p); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.infos, err = c.Topics(ctx); err != nil {
+		return nil, err
+	}
+	if r.application != "" {
+		if p.shards, err = shardsOf(ctx, c, r.application); err != nil {
+			return nil, err
+		}
+		p.State = "all of it is deleted"
+		if r.keepState {
+			p.State = "it stays as it is: what comes again is counted into it again, and what is skipped is missing from it"
+		}
+		for _, s := range p.shards {
+			for _, in := range s.offsets.Inputs {
+				p.Moves = append(p.Moves, resetMove{Topic: in.Topic, Partition: in.Partition, Shard: string(s.id), From: in.Next})
+			}
+		}
+	} else {
+		committed, err := c.Committed(ctx, r.group)
+		if err != nil {
+			return nil, err
+		}
+		for _, part := range slices.SortedFunc(maps.Keys(committed), topic.Partition.Compare) {
+			p.Moves = append(p.Moves, resetMove{Topic: part.Topic, Partition: part.Number, From: committed[part].Offset})
+		}
+	}
+	if err := r.choose(p); err != nil {
+		return nil, err
+	}
+	return p, r.resolve(ctx, c, p)
+}
+
+// checkMembers refuses a reset of what runs.
+func (r *reset) checkMembers(ctx context.Context, c asked, p *resetPlan) error {
+	group := r.group
+	if r.application != "" {
+		group = r.application
+	}
+	d, err := c.DescribeGroup(ctx, group)
+	switch {
+	case errors.Is(err, kafka.ErrUnknownGroup) && r.application != "":
+		return nil
+	case err != nil:
+		return err
+	case len(d.Members) == 0:
+		return nil
+	case !r.force:
+		hint := "stop them first (one that was killed is counted until its session ends)"
+		if r.application != "" {
+			hint += ", or say --force"
+		}
+		return fmt.Errorf("%s of %s: %s: %s", count(int64(len(d.Members)), "member"), printable(group), membersOf(d), hint)
+	}
+	p.Notes = append(p.Notes, fmt.Sprintf("%s: %s; their shards are fenced", count(int64(len(d.Members)), "member"), membersOf(d)))
+	return nil
+}
+
+// choose leaves the moves that are wanted.
+func (r *reset) choose(p *resetPlan) error {
+	for _, name := range r.topics {
+		if !slices.ContainsFunc(p.Moves, func(m resetMove) bool { return m.Topic == name }) {
+			return fmt.Errorf("topic %s: nothing has been consumed of it here", printable(name))
+		}
+	}
+	for _, n := range r.partitions {
+		if !slices.ContainsFunc(p.Moves, func(m resetMove) bool { return m.Topic == r.topics[0] && m.Partition == n }) {
+			return fmt.Errorf("partition %d of topic %s: nothing has been consumed of it here", n, printable(r.topics[0]))
+		}
+	}
+	p.Moves = slices.DeleteFunc(p.Moves, func(m resetMove) bool {
+		return len(r.topics) > 0 && !slices.Contains(r.topics, m.Topic) || len(r.partitions) > 0 && !slices.Contains(r.partitions, m.Partition)
+	})
+	return nil
+}
+
+// resolve says where each partition goes on.
+func (r *reset) resolve(ctx context.Context, c asked, p *resetPlan) error {
+	var parts []topic.Partition
+	for _, m := range p.Moves {
+		if info, ok := p.infos[m.Topic]; !ok || int(m.Partition) >= info.Partitions {
+			return fmt.Errorf("%s-%d was consumed and is not there any more: %w", m.Topic, m.Partition, kafka.ErrUnknownTopic)
+		}
+		parts = append(parts, topic.Partition{Topic: m.Topic, Number: m.Partition})
+	}
+	starts, err := c.Offsets(ctx, kafka.Earliest, parts...)
+	if err != nil {
+		return err
+	}
+	ends, err := c.Offsets(ctx, kafka.StableEnd, parts...)
+	if err != nil {
+		return err
+	}
+	p.parts = ends
+	switch r.place.kind {
+	case placeEarliest:
+		p.parts = starts
+	case placeTime:
+		if r.place.time.After(time.Now()) {
+			p.Notes = append(p.Notes, "the time is in the future: that is where the partitions end now")
+		}
+		if p.parts, err = c.Offsets(ctx, kafka.Time(r.place.time), parts...); err != nil {
+			return err
+		}
+	case placeOffset:
+		p.parts = make(map[topic.Partition]int64)
+		for _, part := range parts {
+			if p.parts[part] = r.place.at; r.place.at < starts[part] || r.place.at > ends[part] {
+				return fmt.Errorf("--to %d: %s holds offsets %d to %d", r.place.at, part, starts[part], ends[part])
+			}
+		}
+	}
+	for i, part := range parts {
+		m := &p.Moves[i]
+		// A time may lie within a transaction that is open.
+		m.To = min(p.parts[part], ends[part])
+		p.parts[part] = m.To
+		m.Repeats, m.Skips = max(0, m.From-max(m.To, starts[part])), max(0, m.To-max(m.From, starts[part]))
+	}
+	return nil
+}
+
+// do does as planned.
+func (r *reset) do(ctx context.Context, c asked, p *resetPlan) error {
+	switch {
+	case r.group != "":
+		offsets := make(map[topic.Partition]kafka.Committed)
+		for part, at := range p.parts {
+			offsets[part] = kafka.Committed{Offset: at}
+		}
+		return c.CommitOffsets(ctx, r.group, offsets)
+	case r.keepState:
+		return r.move(ctx, c, p)
+	}
+	return r.renew(ctx, c, p)
+}
+
+// fenceTime bounds the wait for a shard's last transaction to end.
+const fenceTime = time.Minute
+
+// fence takes a shard over from whoever owns it.
+func (r *reset) fence(ctx context.Context, c asked, s shardPosition) (*kafka.Session, error) {
+	session, err := kafka.NewSession(c.config, kafka.SessionConfig{TransactionalID: consumer.TransactionalID(r.application, s.id)})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fenceTime)
+	defer cancel()
+	if _, err := session.Fence(ctx); err != nil {
+		session.Close()
+		return nil, fmt.Errorf("fence shard %s: %w", s.id, err)
+	}
+	return session, nil
+}
+
+// move commits an offsets record for each shard, and leaves the state.
+func (r *reset) move(ctx context.Context, c asked, p *resetPlan) error {
+	for _, s := range p.shards {
+		if !slices.ContainsFunc(p.Moves, func(m resetMove) bool { return m.Shard == string(s.id) }) {
+			continue
+		}
+		if err := r.moveShard(ctx, c, p, s); err != nil {
+			return fmt.Errorf("shard %s: %w", s.id, err)
+		}
+	}
+	return nil
+}
+
+func (r *reset) moveShard(ctx context.Context, c asked, p *resetPlan, s shardPosition) error {
+	session, err := r.fence(ctx, c, s)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	// What the last owner committed is settled now, and nobody adds to it.
+	last, err := c.LastRecords(ctx, changelog.OffsetsKey, s.changelog)
+	if err != nil {
+		return err
+	}
+	offsets, err := changelog.ParseOffsets(last[s.changelog].Value)
+	if err != nil {
+		return fmt.Errorf("read changelog %s: %w", s.changelog, err)
+	}
+	for i := range offsets.Inputs {
+		in := &offsets.Inputs[i]
+		if at, ok := p.parts[topic.Partition{Topic: in.Topic, Number: in.Partition}]; ok {
+			in.Next, in.ID = at, p.infos[in.Topic].ID
+		}
+	}
+	return commitOffsets(ctx, session, s, offsets)
+}
+
+// commitOffsets commits an offsets record to a shard's changelog.
+func commitOffsets(ctx context.Context, session *kafka.Session, s shardPosition, offsets changelog.Offsets) error {
+	ctx, cancel := context.WithTimeout(ctx, fenceTime)
+	defer cancel()
+	_, err := session.Commit(ctx, []kafka.Record{{Topic: s.changelog.Topic, Partition: s.changelog.Number, Key: changelog.OffsetsKey, Value: changelog.AppendOffsets(nil, offsets)}})
+	if errors.Is(err, kafka.ErrFenced) {
+		return fmt.Errorf("its application runs and has taken it over meanwhile: stop it, and do this again: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("commit offsets to %s: %w", s.changelog, err)
+	}
+	return nil
+}
+
+// renew makes the changelogs anew, each with the offsets to go on from.
+//
+// The order is such that a reset which is cut off leaves nothing half done that
+// an application would go on from: first the group forgets that there was
+// state, so that none is missed; then the changelogs go; then they come again.
+// An application that is started in between begins without state where its
+// configuration says.
+func (r *reset) renew(ctx context.Context, c asked, p *resetPlan) error {
+	var logs []kafka.TopicDetail
+	for _, s := range p.shards {
+		if slices.ContainsFunc(logs, func(d kafka.TopicDetail) bool { return d.Name == s.changelog.Topic }) {
+			continue
+		}
+		d, err := c.DescribeTopic(ctx, s.changelog.Topic)
+		if err != nil {
+			return err
+		}
+		logs = append(logs, d)
+	}
+	for _, s := range p.shards {
+		session, err := r.fence(ctx, c, s)
+		if err != nil {
+			return err
+		}
+		session.Close()
+	}
+	if err := r.forget(ctx, c, p); err != nil {
+		return err
+	}
+	for _, d := range logs {
+		if err := c.DeleteTopics(ctx, d.Name); err != nil {
+			return err
+		}
+		spec := kafka.TopicSpec{Name: d.Name, Partitions: d.Partitions, Replication: int16(d.Replication), Settings: map[string]string{"cleanup.policy": "compact"}}
+		for _, s := range d.Settings {
+			if s.Own && !s.Sensitive {
+				spec.Settings[s.Name] = s.Value
+			}
+		}
+		if _, err := c.CreateTopic(ctx, spec); err != nil {
+			return fmt.Errorf("%w (changelog %s is deleted and not made again: do the reset again)", err, d.Name)
+		}
+	}
+	for _, s := range p.shards {
+		if err := r.begin(ctx, c, p, s); err != nil {
+			return fmt.Errorf("shard %s: %w", s.id, err)
+		}
+	}
+	return nil
+}
+
+// forget has the group forget what the application has consumed.
+func (r *reset) forget(ctx context.Context, c asked, p *resetPlan) error {
+	err := c.DeleteGroup(ctx, r.application)
+	if err != nil && r.force {
+		// It has members. They say again what they consume, in time; what they
+		// have said is moved to where it will be true.
+		offsets := make(map[topic.Partition]kafka.Committed)
+		for part, at := range p.parts {
+			offsets[part] = kafka.Committed{Offset: at}
+		}
+		if commitErr := c.CommitOffsets(ctx, r.application, offsets); commitErr == nil {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("nothing is changed: %w", err)
+	}
+	return nil
+}
+
+// begin writes where a shard begins into its new changelog.
+func (r *reset) begin(ctx context.Context, c asked, p *resetPlan, s shardPosition) error {
+	if len(s.offsets.Inputs) == 0 {
+		return nil // it had not begun
+	}
+	session, err := r.fence(ctx, c, s)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	// With the fence this is settled: either the application has begun here, or
+	// it can't until this is committed.
+	there, err := c.LastRecords(ctx, changelog.OffsetsKey, s.changelog)
+	if err != nil {
+		return err
+	}
+	if len(there) > 0 {
+		return errors.New("its application runs and has begun anew by itself: stop it, and do the reset again")
+	}
+	offsets := changelog.Offsets{Inputs: slices.Clone(s.offsets.Inputs)}
+	for i := range offsets.Inputs {
+		in := &offsets.Inputs[i]
+		info := p.infos[in.Topic]
+		in.Next, in.ID = p.parts[topic.Partition{Topic: in.Topic, Number: in.Partition}], info.ID
+		offsets.Partitions = info.Partitions
+	}
+	return commitOffsets(ctx, session, s, offsets)
+}
