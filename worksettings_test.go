@@ -15,7 +15,7 @@ func TestWorkSettingsAreWhole(t *testing.T) {
 	if err := s.load(Options{Name: "x", Env: []string{"HOME=/home/x"}}); err != nil {
 		t.Fatal(err)
 	}
-	ours := []string{"Cluster", "Topic", "Logger", "Registerer", "DeadLetters", "Breaker", "Retry"} // filled by the program, or looked at below
+	ours := []string{"Cluster", "Topic", "Logger", "Registerer", "TracerProvider", "DeadLetters", "Breaker", "Retry"} // filled by the program, or looked at below
 	zero := []string{"Consumer", "Instance", "Start", "RateLimit", "HandlerTimeout"}                // zero is their default
 	batch := []string{"BatchMax"}                                                                   // for a handler of batches
 	v := reflect.ValueOf(s.Config)

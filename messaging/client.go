@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/topic"
@@ -27,6 +29,10 @@ type ClientConfig struct {
 
 	Logger     *slog.Logger          // default: slog.Default()
 	Registerer prometheus.Registerer // where metrics are registered while consumers run; nil: nowhere
+
+	// TracerProvider, when set, gives each call of Publish a span, and each
+	// attempt at a message: see Config.TracerProvider.
+	TracerProvider trace.TracerProvider
 }
 
 // Application says what an application consumes and publishes.
@@ -111,6 +117,9 @@ func (c *client) config(app, consumer string) Config {
 	if cfg.Registerer == nil {
 		cfg.Registerer = c.cfg.Registerer
 	}
+	if cfg.TracerProvider == nil {
+		cfg.TracerProvider = c.cfg.TracerProvider
+	}
 	return cfg
 }
 
@@ -136,7 +145,7 @@ func (c *client) NewProducer(appName string) (Producer, error) {
 		return nil, err
 	}
 	a := c.cfg.Applications[appName]
-	return newProducer(c.cfg.Clusters[a.Cluster], a.Topic, a.Codec, appName, c.cfg.Logger)
+	return newProducer(c.cfg.Clusters[a.Cluster], a.Topic, a.Codec, appName, c.cfg.Logger, cmp.Or[trace.TracerProvider](a.Options.TracerProvider, c.cfg.TracerProvider))
 }
 
 // channelConsumer is a Consumer: a worker whose handler sends messages to a

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumertest"
 	"github.com/pawlstream/pawl/messaging"
@@ -145,7 +147,8 @@ func TestProducer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := messaging.WithTraceContext(context.Background(), messaging.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+		ctx := trace.ContextWithSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: trace.TraceID{0x0a, 0xf7, 1}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled}))
 		for _, m := range []any{
 			order{"wu"},
 			[]byte("raw"),
@@ -169,7 +172,7 @@ func TestProducer(t *testing.T) {
 			if string(e.Key) == "wu" && e.Partition != 0 {
 				t.Errorf("key wu went to partition %d of 10, want 0", e.Partition)
 			}
-			if got := header(e, "traceparent"); !strings.HasPrefix(got, "00-0af7651916cd43dd8448eb211c80319c") {
+			if got := header(e, "traceparent"); !strings.HasPrefix(got, "00-0af70100000000000000000000000000-0100000000000000-01") {
 				t.Errorf("traceparent is %q", got)
 			}
 		}
@@ -214,8 +217,12 @@ func TestPassOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.work("p1", messaging.Config{}, func(ctx context.Context, d messaging.Delivery) error {
-			if tr, ok := messaging.TraceContext(ctx); ok != (string(d.Key()) == "traced") || ok && tr.State != "s=1" {
-				t.Errorf("trace context %+v, %v", tr, ok)
+			span := trace.SpanContextFromContext(ctx)
+			if span.IsRemote() != (string(d.Key()) == "traced") || span.IsRemote() && (span.TraceState().Get("s") != "1" || span.TraceID().String() != "0af7651916cd43dd8448eb211c80319c") {
+				t.Errorf("the message with key %q is in the span %+v", d.Key(), span)
+			}
+			if got := trace.SpanContextFromContext(d.Context()); !got.Equal(span) {
+				t.Errorf("Context is in the span %+v, the handler in %+v", got, span)
 			}
 			return p.Publish(ctx, d)
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/topic"
@@ -85,6 +86,11 @@ type Config struct {
 
 	Logger     *slog.Logger          // default: slog.Default()
 	Registerer prometheus.Registerer // where metrics are registered while it runs; nil: nowhere
+
+	// TracerProvider, when set, gives each call of the handler a span: a child
+	// of the one that the message was published in. Without it the handler's
+	// context carries that one.
+	TracerProvider trace.TracerProvider
 }
 
 // Order says which messages may be handled beside each other.

@@ -42,7 +42,7 @@ type delivery struct {
 // call is a call of the handler whose context is its own.
 type call struct {
 	ctx context.Context
-	end func(error) // with what the handler returned; nil: nothing is to be done
+	end func(error) // with what the handler returned
 }
 
 // The states of a delivery, as far as whoever settles it is concerned.

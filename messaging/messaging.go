@@ -75,8 +75,10 @@ type Delivery interface {
 	// partition's revocation or a stop is not one that failed.
 	Attempt() int
 
-	// Context ends when the partition is revoked or the consumer stops. It
-	// carries the message's trace context: see [TraceContext].
+	// Context ends when the partition is revoked or the consumer stops. With
+	// OpenTelemetry's API it names the span that the message was published in,
+	// as a remote one; or, where Config.TracerProvider is set, the one that was
+	// started for this call of the handler, which is its child.
 	Context() context.Context
 }
 
@@ -85,7 +87,8 @@ type Producer interface {
 	// Publish publishes a message and returns once every replica in sync has
 	// it. It takes a value of the type of the application's codec, []byte,
 	// string, a *topic.Envelope, or a Message, which are passed on whole: key,
-	// value and headers. Errors have a class: ErrTooLarge, ErrUnknownTopic,
+	// value and headers. The span of ctx goes along in the headers of W3C trace
+	// context, unless the message has such. Errors have a class: ErrTooLarge, ErrUnknownTopic,
 	// ErrUnauthorized, ErrFenced, or that of the context.
 	Publish(ctx context.Context, message any) error
 }

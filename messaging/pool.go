@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // pool runs handlers: Config.Concurrency of them at once, for whatever
@@ -313,7 +316,7 @@ func (l *pool) call(d *delivery) (err error) {
 			l.w.log.Error("handler panicked", "partition", d.s.p.id.String(), "offset", d.origin(), "panic", v, "stack", string(stack))
 			err = &PanicError{Value: v, Stack: stack}
 		}
-		if d.call != nil && d.call.end != nil {
+		if d.call != nil {
 			d.call.end(err)
 		}
 	}()
@@ -323,17 +326,24 @@ func (l *pool) call(d *delivery) (err error) {
 // context returns the context of a call of the handler.
 func (l *pool) context(d *delivery) context.Context {
 	d.call = nil
-	if len(d.headers) == 0 && l.w.cfg.HandlerTimeout == 0 {
+	if len(d.headers) == 0 && l.w.cfg.HandlerTimeout == 0 && l.w.tracer == nil {
 		return d.s.p.ctx
 	}
 	c := &call{ctx: withTrace(d.s.p.ctx, d.headers)}
+	var span trace.Span
+	if l.w.tracer != nil {
+		c.ctx, span = l.w.startSpan(c.ctx, d)
+	}
+	var cancel context.CancelFunc
 	if t := l.w.cfg.HandlerTimeout; t > 0 {
-		var cancel context.CancelFunc
 		c.ctx, cancel = context.WithTimeout(c.ctx, t)
-		c.end = func(err error) {
-			if !errors.Is(err, Later) {
-				cancel()
-			}
+	}
+	c.end = func(err error) {
+		if cancel != nil && !errors.Is(err, Later) {
+			cancel()
+		}
+		if span != nil {
+			endSpan(span, err)
 		}
 	}
 	d.call = c
@@ -359,11 +369,19 @@ func (l *pool) handleBatch(c *chunk) {
 	for i := range c.hs {
 		d := c.hs[i].d
 		if len(d.headers) > 0 {
-			d.call = &call{ctx: withTrace(c.p.ctx, d.headers)}
+			d.call = &call{ctx: withTrace(c.p.ctx, d.headers)} // whose end is that of the batch
 		}
 		all[i] = d
 	}
-	errs, err := l.callBatch(c.p.ctx, all)
+	ctx := c.p.ctx
+	var span trace.Span
+	if l.w.tracer != nil {
+		ctx, span = l.w.startBatchSpan(ctx, c.hs)
+	}
+	errs, err := l.callBatch(ctx, all)
+	if span != nil {
+		endSpan(span, cmp.Or(err, errors.Join(errs...)))
+	}
 	l.w.metrics.handlers.observe(time.Since(start), 1)
 	if c.abandoned.Load() {
 		return

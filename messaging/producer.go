@@ -8,6 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
@@ -22,6 +25,8 @@ type producer struct {
 	codec *topic.Description
 	p     *kafka.Producer
 
+	tracer trace.Tracer // nil: there are no spans
+
 	mu struct {
 		sync.Mutex
 		closed  bool
@@ -30,18 +35,28 @@ type producer struct {
 	}
 }
 
-func newProducer(c cluster.Cluster, name string, codec *topic.Description, app string, log *slog.Logger) (*producer, error) {
+func newProducer(c cluster.Cluster, name string, codec *topic.Description, app string, log *slog.Logger, tp trace.TracerProvider) (*producer, error) {
 	p, err := kafka.NewProducer(kafka.Config{Cluster: c, ClientID: app, Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("messaging: application %s: %w", app, err)
 	}
-	out := &producer{topic: name, codec: codec, p: p}
+	out := &producer{topic: name, codec: codec, p: p, tracer: newTracer(tp)}
 	out.mu.idle = make(chan struct{})
 	return out, nil
 }
 
 // Publish implements Producer.
-func (p *producer) Publish(ctx context.Context, message any) error {
+func (p *producer) Publish(ctx context.Context, message any) (err error) {
+	if p.tracer != nil {
+		var span trace.Span
+		ctx, span = p.tracer.Start(ctx, "send "+p.topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+			attribute.String("messaging.system", "kafka"),
+			attribute.String("messaging.operation.name", "send"),
+			attribute.String("messaging.operation.type", "send"),
+			attribute.String("messaging.destination.name", p.topic),
+		))
+		defer func() { endSpan(span, err) }()
+	}
 	rec, err := p.record(message)
 	if err != nil {
 		return fmt.Errorf("publish to %s: %w", p.topic, err)

@@ -2,94 +2,131 @@ package messaging
 
 import (
 	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pawlstream/pawl/topic"
 )
 
-// The headers of W3C trace context, as OpenTelemetry writes them.
-const (
-	headerTraceParent = "traceparent"
-	headerTraceState  = "tracestate"
-)
+// Traces are those of OpenTelemetry. A message carries the trace that it belongs
+// to in the headers of W3C, and keeps them through retries, dead letters and
+// redrives. So each attempt at a message is a part of the trace that it was
+// published in, however late it comes.
+//
+//	publish ──► handler, attempt 1 ── Publish ──► …
+//	   └──────► handler, attempt 2
 
-type traceKey struct{}
+// traces reads and writes these headers.
+var traces propagation.TraceContext
 
-// Trace is a trace context as W3C has it, which OpenTelemetry's propagator
-// reads and writes: the texts of the headers traceparent and tracestate.
-type Trace struct {
-	Parent, State string
+const headerTraceParent = "traceparent"
+
+// tracerName is who has made a span, as OpenTelemetry wants it: this package.
+const tracerName = "github.com/pawlstream/pawl/messaging"
+
+// newTracer returns nil where there is no provider.
+func newTracer(from trace.TracerProvider) trace.Tracer {
+	if from == nil {
+		return nil
+	}
+	return from.Tracer(tracerName)
 }
 
-// TraceContext returns the trace context that came with the message whose
-// handler ctx is given to. ok is false if none did. A retry, a dead letter and
-// a redriven message keep it. Hand it to a tracer's propagator to go on with
-// the trace.
-func TraceContext(ctx context.Context) (t Trace, ok bool) {
-	t, ok = ctx.Value(traceKey{}).(Trace)
-	return t, ok
-}
+// traceHeaders is a message's headers, as OpenTelemetry looks at them.
+type traceHeaders struct{ hs []topic.Header }
 
-// WithTraceContext returns a context with which Publish sends the trace
-// context along, in place of the one that the message came with.
-func WithTraceContext(ctx context.Context, t Trace) context.Context {
-	return context.WithValue(ctx, traceKey{}, t)
-}
-
-// withTrace returns a context with the trace context of a message, if it has
-// one.
-func withTrace(ctx context.Context, hs []topic.Header) context.Context {
-	var t Trace
-	for i := range hs {
-		switch hs[i].Key {
-		case headerTraceParent:
-			t.Parent = string(hs[i].Value)
-		case headerTraceState:
-			t.State = string(hs[i].Value)
+func (h *traceHeaders) Get(key string) string {
+	for i := range h.hs {
+		if h.hs[i].Key == key {
+			return string(h.hs[i].Value)
 		}
 	}
-	if !validParent(t.Parent) {
-		return ctx
-	}
-	return WithTraceContext(ctx, t)
+	return ""
 }
 
-// validParent says whether text has the form of a traceparent, of any version:
-// version, trace ID, parent ID and flags, in hexadecimal.
-func validParent(s string) bool {
-	if len(s) < 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' || s[:2] == "ff" || len(s) > 55 && (s[:2] == "00" || s[55] != '-') {
-		return false
-	}
-	zero := func(s string) bool {
-		for i := range len(s) {
-			if s[i] != '0' {
-				return false
-			}
-		}
-		return true
-	}
-	for i := range 55 {
-		if c := s[i]; i != 2 && i != 35 && i != 52 && !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
-			return false
-		}
-	}
-	return !zero(s[3:35]) && !zero(s[36:52])
+func (h *traceHeaders) Set(key, value string) {
+	h.hs = append(h.hs[:len(h.hs):len(h.hs)], topic.Header{Key: key, Value: []byte(value)})
 }
 
-// traced adds the headers of the trace context of ctx, unless the message has
-// one of its own.
-func traced(ctx context.Context, hs []topic.Header) []topic.Header {
-	t, ok := TraceContext(ctx)
-	if !ok {
-		return hs
+func (h *traceHeaders) Keys() (keys []string) {
+	for i := range h.hs {
+		keys = append(keys, h.hs[i].Key)
 	}
+	return keys
+}
+
+func hasTrace(hs []topic.Header) bool {
 	for i := range hs {
 		if hs[i].Key == headerTraceParent {
-			return hs
+			return true
 		}
 	}
-	out := append(hs[:len(hs):len(hs)], topic.Header{Key: headerTraceParent, Value: []byte(t.Parent)})
-	if t.State != "" {
-		out = append(out, topic.Header{Key: headerTraceState, Value: []byte(t.State)})
+	return false
+}
+
+// withTrace returns a context with the span that a message was published in, as
+// a remote one, if its headers name one.
+func withTrace(ctx context.Context, hs []topic.Header) context.Context {
+	if !hasTrace(hs) {
+		return ctx
 	}
-	return out
+	return traces.Extract(ctx, &traceHeaders{hs})
+}
+
+// traced adds the headers that name the span of ctx, unless the message has such
+// of its own.
+func traced(ctx context.Context, hs []topic.Header) []topic.Header {
+	if !trace.SpanContextFromContext(ctx).IsValid() || hasTrace(hs) {
+		return hs
+	}
+	out := &traceHeaders{hs}
+	traces.Inject(ctx, out)
+	return out.hs
+}
+
+// Attributes of spans, by OpenTelemetry's conventions for messaging.
+func (w *Worker) spanAttributes() []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("messaging.system", "kafka"),
+		attribute.String("messaging.operation.name", "process"),
+		attribute.String("messaging.operation.type", "process"),
+		attribute.String("messaging.destination.name", w.cfg.Topic),
+		attribute.String("messaging.consumer.group.name", w.group),
+	}
+}
+
+// startSpan starts the span of a call of the handler. It ends when the call
+// does, also if the message is settled later.
+func (w *Worker) startSpan(ctx context.Context, d *delivery) (context.Context, trace.Span) {
+	return w.tracer.Start(ctx, "process "+w.cfg.Topic, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(w.spanAttributes()...), trace.WithAttributes(
+		attribute.Int("messaging.destination.partition.id", int(d.Partition())),
+		attribute.Int64("messaging.kafka.offset", d.origin()),
+		attribute.Int("pawl.attempt", int(d.attempt)),
+	))
+}
+
+// startBatchSpan starts the span of a call of a batch handler, with a link to
+// the span that each message was published in.
+func (w *Worker) startBatchSpan(ctx context.Context, hs []handout) (context.Context, trace.Span) {
+	var links []trace.Link
+	for i := range hs {
+		if from := trace.SpanContextFromContext(hs[i].d.Context()); from.IsValid() {
+			links = append(links, trace.Link{SpanContext: from})
+		}
+	}
+	return w.tracer.Start(ctx, "process "+w.cfg.Topic, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links...),
+		trace.WithAttributes(w.spanAttributes()...), trace.WithAttributes(attribute.Int("messaging.batch.message_count", len(hs))))
+}
+
+// endSpan ends a span with what came of the call.
+func endSpan(span trace.Span, err error) {
+	if err != nil && !errors.Is(err, Later) {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, clean(err.Error(), historyErrorMax))
+	}
+	span.End()
 }

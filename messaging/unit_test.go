@@ -344,23 +344,3 @@ func TestLaneProperty(t *testing.T) {
 		}
 	})
 }
-
-func TestTraceParent(t *testing.T) {
-	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	for s, want := range map[string]bool{
-		good:                                true,
-		"01" + good[2:] + "-more":           true,
-		"":                                  false,
-		good[:54]:                           false,
-		good + "-more":                      false,
-		"ff" + good[2:]:                     false,
-		strings.ToUpper(good):               false,
-		strings.Replace(good, "-b", "b", 1): false,
-		"00-00000000000000000000000000000000-b7ad6b7169203331-01": false,
-		"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01": false,
-	} {
-		if got := validParent(s); got != want {
-			t.Errorf("%q: %v, want %v", s, got, want)
-		}
-	}
-}

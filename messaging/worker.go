@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
@@ -31,6 +33,7 @@ type Worker struct {
 	fetch        *fetcher
 	pool         *pool
 	breaker      *breaker
+	tracer       trace.Tracer // nil: there are no spans
 	metrics      metrics
 
 	letterPartitions atomic.Int64
@@ -110,6 +113,7 @@ func newWorker(cfg Config, h Handler, b BatchHandler) (*Worker, error) {
 	}
 	w.log = cfg.Logger.With("group", w.group)
 	w.mu.partitions = make(map[int32]*partition)
+	w.tracer = newTracer(cfg.TracerProvider)
 	w.pool = newPool(w)
 	w.breaker = newBreaker(cfg.Breaker, func() { w.pool.work.Broadcast() })
 	w.fetch = &fetcher{w: w, streams: make(map[topic.Partition]*stream), room: make(chan struct{}, 1)}
