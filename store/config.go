@@ -32,6 +32,9 @@ type Config struct {
 	// by then, and answers ErrFatal to its owner.
 	OnFatal func(error)
 
+	// Now is the clock that tables with a TTL go by. Nil means time.Now.
+	Now func() time.Time
+
 	// Tests have a file system and a clock of their own.
 	fs    vfs.FS
 	after func(time.Duration) (<-chan time.Time, func())
@@ -44,6 +47,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OnFatal == nil {
 		c.OnFatal = func(error) {}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.fs == nil {
 		c.fs = vfs.Default

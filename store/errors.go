@@ -10,6 +10,10 @@ var (
 	ErrSealed = errors.New("transaction is sealed")
 	// ErrReadOnly answers a write to the transaction of a View.
 	ErrReadOnly = errors.New("transaction is read-only")
+	// ErrNoMerge answers a Merge without Options.Merge.
+	ErrNoMerge = errors.New("no merge function: set Options.Merge")
+	// ErrDirectFull answers a direct write when too many wait for a commit.
+	ErrDirectFull = errors.New("too many direct writes wait for a commit")
 	// ErrClosed is what everything answers after Close, and after the end of
 	// the View that a transaction belonged to.
 	ErrClosed = errors.New("database is closed")

@@ -15,11 +15,12 @@ import (
 //	00 'm'                           the position, opaque to this package
 //	01 key                           01 bytes                       a raw key
 //	02 uvarint(len(name)) name key   02 uvarint(version) payload    a table's key
-//	03 …                             reserved for timers
+//	03 01 key                        03 time                        a timer
+//	03 02 time key                   03                             the same, in the order of time
 //
 // Keys that begin with 00 belong to the database and are never logged. The
-// first byte of a value names its format; 03 and above are reserved (a value
-// with an expiry will be one). The version inside a table's value is that of
+// first byte of a value names its format. A time is twelve bytes, as TimeCodec
+// has them. The version inside a table's value is that of
 // its codec, which is 0 until a codec has had a second. A logged null is a
 // delete.
 const (
@@ -28,9 +29,11 @@ const (
 	spaceOwn   = 0x00
 	spaceRaw   = 0x01
 	spaceTable = 0x02
+	spaceTimer = 0x03
 
 	valuePlain = 0x01
 	valueTable = 0x02
+	valueTimer = 0x03
 
 	codecVersion = 0
 )
@@ -97,6 +100,9 @@ func decodeKey(stored []byte) (decodedKey, error) {
 // apply: a key that isn't the store's own, with a value of a known format or
 // none. A restore calls it for each record before it trusts a changelog.
 func CheckRecord(key, value []byte) error {
+	if len(key) > 0 && key[0] == spaceTimer {
+		return checkTimer(key, value)
+	}
 	k, err := decodeKey(key)
 	if err != nil {
 		return err

@@ -92,6 +92,7 @@ func open(c Config) (_ *Owner, err error) {
 	o.pending.limit = o.size / 2
 	o.db.o = o
 	o.tx = newTransaction(o.d, db, c.Options.TableCache)
+	o.tx.merge = c.Options.Merge
 	if err := o.readOwn(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}

@@ -24,6 +24,10 @@ type Options struct {
 	// TableCache bounds, in bytes, the decoded values that the shard's Tables
 	// keep at hand. Default 32 MiB.
 	TableCache int64
+	// Merge makes a key's new value of the one that it has, nil if it has none,
+	// and an operand, for Transaction.Merge and DB.Merge. It must change neither
+	// and depend on nothing else. Without it they answer ErrNoMerge.
+	Merge func(key, val, operand []byte) ([]byte, error)
 }
 
 // Compression is how blocks are stored on disk.

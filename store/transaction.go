@@ -29,9 +29,9 @@ type Transaction struct {
 	point  point        // for reads of single committed keys
 	parent *Transaction // of a View: the shard's, whose fence is its own
 
-	raw     map[string]*rawChange
-	changes ordered[*rawChange]
-	rawSize int64
+	raw    overlay
+	timers timers
+	merge  func(key, val, operand []byte) ([]byte, error) // the options'
 
 	tables []tableState // by a table's index, nil until it is used
 	used   []tableState // those that are not nil, in the order of their keys
@@ -58,21 +58,9 @@ const (
 	stateUnreadable = stateFenced | stateClosed
 )
 
-// A rawChange is a raw key that the transaction has put or deleted.
-type rawChange struct {
-	key     []byte // as stored
-	val     []byte // as stored; nil if deleted
-	deleted bool
-}
-
-func (r *rawChange) storedKey() []byte { return r.key }
-
-// changeOverhead is what a change costs in memory beside its bytes, roughly.
-const changeOverhead = 96
-
 func newTransaction(d *database, from pebble.Reader, tableCacheLimit int64) *Transaction {
-	t := &Transaction{d: d, from: from, raw: make(map[string]*rawChange)}
-	t.changes.skip = 1
+	t := &Transaction{d: d, from: from, raw: newOverlay()}
+	t.timers.overlay = newOverlay()
 	t.cache.limit = tableCacheLimit
 	return t
 }
@@ -118,7 +106,7 @@ func (t *Transaction) Get(key []byte) (val []byte, ok bool, err error) {
 		return nil, false, err
 	}
 	t.scratch = appendRawKey(t.scratch[:0], key)
-	if c, ok := t.raw[string(t.scratch)]; ok {
+	if c, ok := t.raw.keys[string(t.scratch)]; ok {
 		if c.deleted {
 			return nil, false, nil
 		}
@@ -146,10 +134,8 @@ func (t *Transaction) Put(key, val []byte) error {
 	if err := t.writable(); err != nil {
 		return err
 	}
-	c := t.change(key)
-	t.rawSize += int64(1 + len(val) - len(c.val))
-	c.val = appendPlain(c.val[:0], val)
-	c.deleted = false
+	t.scratch = appendRawKey(t.scratch[:0], key)
+	t.raw.put(t.scratch, valuePlain, val)
 	return nil
 }
 
@@ -158,23 +144,9 @@ func (t *Transaction) Delete(key []byte) error {
 	if err := t.writable(); err != nil {
 		return err
 	}
-	c := t.change(key)
-	t.rawSize -= int64(len(c.val))
-	c.val, c.deleted = nil, true
-	return nil
-}
-
-// change returns the overlay's entry of a key, which may be a new one.
-func (t *Transaction) change(key []byte) *rawChange {
 	t.scratch = appendRawKey(t.scratch[:0], key)
-	c := t.raw[string(t.scratch)]
-	if c == nil {
-		c = &rawChange{key: bytes.Clone(t.scratch)}
-		t.raw[string(c.key)] = c
-		t.changes.add(c)
-		t.rawSize += int64(2*len(c.key)) + changeOverhead
-	}
-	return c
+	t.raw.delete(t.scratch)
+	return nil
 }
 
 // DeleteRange removes every key from lo on, below hi; a nil hi is no bound. It
@@ -200,6 +172,26 @@ func (t *Transaction) DeleteRange(lo, hi []byte) error {
 	return nil
 }
 
+// Merge makes a key's value what Options.Merge makes of it and the operand. The
+// result is what is stored and logged: a compacted changelog keeps the last
+// record of a key, and would lose operands.
+func (t *Transaction) Merge(key, operand []byte) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	if t.merge == nil {
+		return ErrNoMerge
+	}
+	val, _, err := t.Get(key)
+	if err != nil {
+		return err
+	}
+	if val, err = t.merge(key, val, operand); err != nil {
+		return fmt.Errorf("merge into key %q: %w", key, err)
+	}
+	return t.Put(key, val)
+}
+
 // Scan goes over the raw keys in order, with the transaction's own writes seen.
 // Key and value are valid until the next step. Whether a write that the loop
 // makes itself is seen by the rest of the scan is not said. An error ends the
@@ -220,7 +212,7 @@ func (t *Transaction) Count(o *ReadOptions) (n int, err error) {
 
 func (t *Transaction) scan(o *ReadOptions, yield func(key, val []byte) bool) error {
 	lower, upper, o := rawBounds(o)
-	m := newMerge(t, &t.changes, lower, upper, o.Reverse)
+	m := newMerge(t, &t.raw.changes, lower, upper, o.Reverse)
 	n := 0
 	return m.run(func(stored, committed []byte, own *rawChange) (bool, error) {
 		val := committed
@@ -264,37 +256,30 @@ func (t *Transaction) fail(err error) {
 }
 
 // Size estimates the bytes that the transaction holds in memory.
-func (t *Transaction) Size() int64 { return t.rawSize + t.cache.held }
+func (t *Transaction) Size() int64 { return t.raw.size + t.timers.size + t.cache.held }
 
 // seal turns everything that the transaction has changed into one list, in the
-// order of stored keys: raw keys first, then table by table.
+// order of stored keys: raw keys first, then table by table, then timers.
 func (t *Transaction) seal() ([]Change, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
-	out := t.sealed[:0]
-	for _, c := range t.changes.all(&t.sorter) {
-		if c.deleted {
-			out = append(out, Change{Key: c.key})
-		} else {
-			out = append(out, Change{c.key, c.val})
-		}
-	}
+	out := t.raw.seal(t.sealed[:0], &t.sorter)
 	var err error
 	for _, s := range t.used {
 		if out, err = s.seal(out); err != nil {
 			return nil, err
 		}
 	}
+	out = t.timers.seal(out, &t.sorter)
 	t.sealed = out
 	return out, nil
 }
 
 // clear empties the transaction once its outcome is known.
 func (t *Transaction) clear(committed bool) {
-	clear(t.raw)
-	t.changes.reset()
-	t.rawSize = 0
+	t.raw.reset()
+	t.timers.end(committed)
 	clear(t.sealed)
 	t.sealed = t.sealed[:0]
 	for _, s := range t.used {
@@ -313,9 +298,10 @@ func (t *Transaction) clear(committed bool) {
 	}
 }
 
-// dropTables forgets all that tables keep, because the database has changed
-// below them.
+// dropTables forgets all that is known of the database, because it has changed
+// below.
 func (t *Transaction) dropTables() {
+	t.timers.forget()
 	clear(t.tables)
 	t.used = nil
 	t.cache.used, t.cache.held = 0, 0
