@@ -39,6 +39,10 @@ type App struct {
 		logs   map[string]changelogInfo
 
 		missing []string // consumed topics that are not there, as last looked
+
+		paused       bool // all shards are
+		pausedShards map[ShardID]bool
+		admin        string // where the admin API of this process is
 	}
 }
 
@@ -61,6 +65,7 @@ func New(cfg Config, consumers ...Consumer) (*App, error) {
 	a.metrics, a.held = newMetrics(a), make(chan struct{})
 	a.mu.shards, a.mu.copies = make(map[ShardID]*shard), make(map[ShardID]warmth)
 	a.mu.logs = make(map[string]changelogInfo)
+	a.mu.pausedShards = make(map[ShardID]bool)
 	return a, nil
 }
 
@@ -337,6 +342,7 @@ func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 			continue
 		}
 		s := newShard(a, a.sets[i], partition)
+		s.paused.Store(a.pausedLocked(id))
 		a.mu.shards[id] = s
 		go func() {
 			s.live(hard)
@@ -351,6 +357,7 @@ func (a *App) removed(s *shard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.mu.shards, s.id)
+	delete(a.mu.pausedShards, s.id)
 	if st.Changelog > 0 { // it has run here
 		a.mu.copies[s.id] = warmth{Next: st.Changelog}
 	}
@@ -408,6 +415,7 @@ func (a *App) Status() Status {
 	st := Status{Application: a.cfg.Application, Instance: a.cfg.Instance}
 	a.mu.Lock()
 	group := a.group
+	st.Paused = a.mu.paused
 	st.Missing = slices.Clone(a.mu.missing)
 	a.mu.Unlock()
 	if group != nil {

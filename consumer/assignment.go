@@ -27,6 +27,7 @@ type memberMetadata struct {
 	Capacity int                 `json:"capacity"`         // its share of shards, relative to others'
 	Sets     map[string][]string `json:"sets"`             // the topics of each set
 	Shards   map[ShardID]warmth  `json:"shards,omitempty"` // those it has a copy of
+	Admin    string              `json:"admin,omitempty"`  // HOST:PORT of its admin API, for tools
 }
 
 // warmth says how good a member's copy of a shard's state is.

@@ -311,6 +311,9 @@ func (g *group) metadata() []byte {
 			m.Sets[set.name] = append(m.Sets[set.name], d.Name())
 		}
 	}
+	g.app.mu.Lock()
+	m.Admin = g.app.mu.admin
+	g.app.mu.Unlock()
 	for id, w := range g.app.warm() {
 		m.Shards[id] = w
 	}

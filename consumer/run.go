@@ -89,7 +89,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 	defer chores.Stop()
 	for {
 		r.fetch()
-		r.pace.queued, r.pace.behind = r.backlog.queued, r.behind()
+		r.pace.queued, r.pace.behind, r.pace.paused = r.backlog.queued, r.behind(), r.s.paused.Load()
 		act, until := r.pace.step(time.Now())
 		switch act {
 		case actStop:
@@ -129,6 +129,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			if err := r.chores(ctx); err != nil {
 				return err
 			}
+		case <-r.s.woken:
 		case <-drain:
 			return nil
 		case <-r.s.suspected:
@@ -322,6 +323,7 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 func (r *incarnation) chores(ctx context.Context) error {
 	cfg := r.s.app.cfg
 	r.s.observe(r)
+	r.s.measured(r.db.Size())
 	if idle := r.pace.consumed == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
 		if r.backlog.moved() {
 			// The input ends with markers or aborted messages, which no
@@ -469,6 +471,22 @@ func (r *incarnation) behind() bool {
 		}
 	}
 	return false
+}
+
+// lagSince returns when the next message to consume was published, or the last
+// one consumed, as far as timestamps say; the zero time without lag.
+func (r *incarnation) lagSince(lag int64) time.Time {
+	if lag == 0 {
+		return time.Time{}
+	}
+	e := r.backlog.last
+	if r.backlog.queued > 0 && !r.pace.working {
+		e = r.backlog.peek(1).At(0)
+	}
+	if !e.Timestamp.IsZero() && e.Timestamp.UnixMilli() < 0 {
+		return time.Time{} // nobody knows
+	}
+	return e.Timestamp
 }
 
 // lag returns how many messages are not consumed, up to the last stable

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawlstream/pawl/internal/changelog"
@@ -29,12 +30,15 @@ type shard struct {
 	ended chan struct{} // closed when it has
 
 	suspected chan struct{} // has room for one
+	woken     chan struct{} // likewise
+	paused    atomic.Bool
 
 	hard <-chan struct{} // closed when the time to stop is over; live's, and what it calls
 
 	mu struct {
 		sync.Mutex
 		status   ShardStatus
+		lagSince time.Time    // the timestamp that its lag in time counts from; zero without lag
 		current  *incarnation // for its worker and its database
 		diskFull string       // what waits for space on the disk
 		advice   string       // what goes with its offsets to the group, once it has run
@@ -44,7 +48,7 @@ type shard struct {
 }
 
 func newShard(app *App, set *set, partition int32) *shard {
-	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{}), suspected: make(chan struct{}, 1)}
+	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{}), suspected: make(chan struct{}, 1), woken: make(chan struct{}, 1)}
 	s.log = app.log.With("shard", string(s.id))
 	s.mu.status = ShardStatus{ID: s.id, Partition: topic.Partition{Topic: set.topics[0].Name(), Number: partition}, Phase: Fencing, Since: time.Now(), Lag: -1}
 	return s
@@ -277,7 +281,11 @@ func (s *shard) note(why string) {
 func (s *shard) restoring(next, end int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.status.RestoreNext, s.mu.status.RestoreEnd = next, end
+	st := &s.mu.status
+	if st.RestoreEnd != end || st.RestoreBegan.Before(st.Since) {
+		st.RestoreFrom, st.RestoreBegan = next, time.Now()
+	}
+	st.RestoreNext, st.RestoreEnd = next, end
 }
 
 // committed notes a commit of so many messages.
@@ -298,13 +306,23 @@ func (s *shard) committed(r *incarnation, messages int, took time.Duration) {
 // observe notes where the incarnation stands.
 func (s *shard) observe(r *incarnation) {
 	lag, offsets := r.lag()
+	since := r.lagSince(lag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.status.Lag, s.mu.status.Offsets, s.mu.status.Changelog = lag, offsets, r.position.Next
+	st := &s.mu.status
+	st.Lag, st.Offsets, st.Changelog, s.mu.lagSince = lag, offsets, r.position.Next, since
+}
+
+// measured notes how large the state is.
+func (s *shard) measured(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.status.Bytes = bytes
 }
 
 // attach makes the incarnation the one that status and queries look at.
 func (s *shard) attach(r *incarnation) {
+	s.measured(r.db.Size())
 	lag, offsets := r.lag()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,10 +353,14 @@ func (s *shard) detach(r *incarnation) {
 // status returns how the shard is.
 func (s *shard) status() ShardStatus {
 	s.mu.Lock()
-	st, r, diskFull := s.mu.status, s.mu.current, s.mu.diskFull
+	st, r, diskFull, since := s.mu.status, s.mu.current, s.mu.diskFull, s.mu.lagSince
 	s.mu.Unlock()
 	if r != nil {
 		st.Busy = r.worker.busy(s.app.cfg.StuckAfter)
+	}
+	st.Paused = s.paused.Load()
+	if !since.IsZero() {
+		st.LagTime = max(0, time.Since(since))
 	}
 	if diskFull != "" {
 		st.Phase, st.Reason = Failed, diskFull

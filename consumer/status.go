@@ -28,12 +28,16 @@ type ShardStatus struct {
 	Phase     Phase
 	Reason    string                    // why it failed, or is not running yet
 	Since     time.Time                 // when the phase began
+	Paused    bool                      // it consumes nothing until it is resumed
 	Lag       int64                     // messages not consumed, up to the last stable offset
+	LagTime   time.Duration             // how long ago the next message to consume was published, or the last one consumed, as far as the timestamps say; 0 without lag
 	Offsets   map[topic.Partition]int64 // committed: the first message not consumed
 	Changelog int64                     // the position in the changelog
+	Bytes     int64                     // of the state, about, as looked at now and then
 
-	// While restoring.
-	RestoreNext, RestoreEnd int64
+	// While restoring: from where to where, how far it has come, and since when.
+	RestoreFrom, RestoreNext, RestoreEnd int64
+	RestoreBegan                         time.Time
 
 	Commits    int64     // since the shard came here
 	LastCommit time.Time // zero before the first
@@ -57,6 +61,7 @@ type Status struct {
 	Joined        bool          // the group has given this process an assignment
 	Generation    int32         // of that assignment
 	LastHeartbeat time.Time     // the last that the group answered without error
+	Paused        bool          // all shards are, also those that come
 	Missing       []string      // consumed topics that do not exist any more
 	Shards        []ShardStatus // those that are here, in order of their IDs
 }

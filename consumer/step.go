@@ -26,6 +26,7 @@ type pace struct {
 	full     bool      // a limit in bytes was reached
 	working  bool      // user code runs
 	draining bool      // finish the open transaction and stop
+	paused   bool      // finish the open transaction and wait
 	alone    int       // messages that are each consumed in a transaction of their own
 	hold     time.Time // nothing is consumed before: the back-off of a message that failed
 	resume   time.Time // no commit begins before: the pause after the last
@@ -47,7 +48,7 @@ const (
 func (p *pace) step(now time.Time) (action, time.Time) {
 	if p.working {
 		switch {
-		case p.draining:
+		case p.draining, p.paused:
 			return actYield, time.Time{}
 		case p.consumed == 0 && p.opened.IsZero():
 			return actWait, time.Time{}
@@ -60,7 +61,7 @@ func (p *pace) step(now time.Time) (action, time.Time) {
 		switch {
 		case p.draining:
 			return actStop, time.Time{}
-		case p.queued == 0:
+		case p.queued == 0, p.paused:
 			return actWait, time.Time{}
 		case now.Before(p.hold):
 			return actWait, p.hold
@@ -70,7 +71,7 @@ func (p *pace) step(now time.Time) (action, time.Time) {
 	switch {
 	case p.draining:
 		return actCommit, time.Time{}
-	case p.full, p.alone > 0, p.queued == 0 && !p.behind, p.consumed >= p.maxMessages, !now.Before(p.opened.Add(p.interval)):
+	case p.full, p.paused, p.alone > 0, p.queued == 0 && !p.behind, p.consumed >= p.maxMessages, !now.Before(p.opened.Add(p.interval)):
 		if now.Before(p.resume) {
 			return actWait, p.resume
 		}

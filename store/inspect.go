@@ -131,3 +131,23 @@ func (t *Table[K, V]) ScanText(tx *Transaction, o TextRange, yield func(Entry) b
 	})
 	return errors.Join(failed, tx.Err())
 }
+
+// MetaOf returns what was stored with the state that a View shows: the owner's
+// position in it. It is nil where there is none yet.
+func MetaOf(tx *Transaction) ([]byte, error) {
+	if err := tx.readable(); err != nil {
+		return nil, err
+	}
+	meta, ok, err := tx.d.get(tx.from, keyMeta, nil)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return meta, nil
+}
+
+// Size returns how many bytes the database takes on the disk, and in memory for
+// what is not there yet.
+func (o *Owner) Size() int64 {
+	m := o.d.db.Metrics()
+	return int64(m.DiskSpaceUsage()) + int64(m.MemTable.Size)
+}

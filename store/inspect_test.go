@@ -37,7 +37,13 @@ func TestAnyTable(t *testing.T) {
 	for _, a := range store.Tables() {
 		tables[a.Name()] = a
 	}
+	if o.Size() <= 0 {
+		t.Errorf("the database takes %d bytes", o.Size())
+	}
 	err := o.DB().View(func(tx *store.Transaction) error {
+		if meta, err := store.MetaOf(tx); err != nil || string(meta) != "1" {
+			t.Errorf("the position of the view is %q, %v, want 1", meta, err)
+		}
 		for _, test := range []struct {
 			table string
 			store.TextRange
