@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +59,31 @@ func TestDocCodeFindsErrors(t *testing.T) {
 	}
 	if strings.Contains(got, "nothing of ours") {
 		t.Errorf("the code of another project was looked at:\n%s", got)
+	}
+}
+
+// What a document links to in this repository is there.
+func TestDocLinks(t *testing.T) {
+	links, checked := regexp.MustCompile(`\]\(([^)\s]+)\)`), 0
+	code := regexp.MustCompile("(?ms)^```.*?^```$|`[^`]*`")
+	for _, name := range markdown(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range links.FindAllStringSubmatch(code.ReplaceAllString(string(text), ""), -1) {
+			target, _, _ := strings.Cut(link[1], "#")
+			if target == "" || strings.Contains(target, "://") {
+				continue
+			}
+			checked++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), filepath.FromSlash(target))); err != nil {
+				t.Errorf("%s links to %s: %v", name, link[1], err)
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no links found in the documentation")
 	}
 }
 
@@ -124,7 +150,9 @@ func checkDocCode(t *testing.T, pages []page) string {
 	if files == 0 && errs.Len() == 0 {
 		t.Fatal("no Go in the documentation")
 	}
-	for _, args := range [][]string{{"vet", "./..."}, {"test", "./..."}} {
+	// The tags are those of this module's own tests, so that what both are built
+	// of is built once.
+	for _, args := range [][]string{{"vet", "-tags", "synctests,invariants", "./..."}, {"test", "-tags", "synctests,invariants", "./..."}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPROXY=off")
