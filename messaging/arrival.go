@@ -126,8 +126,8 @@ func (p *partition) arriveLocked(d *delivery) {
 }
 
 // pastLocked reads what the headers of a message that comes back say of it. It
-// returns when it is due, never later than anything of ours is, and whether it
-// comes from this very partition.
+// returns when it is due, if that is to come, and whether it comes from this
+// very partition.
 func (p *partition) pastLocked(d *delivery) (due time.Time, own bool) {
 	h, ok := parseHistory(d.headers)
 	if !ok { // who knows whose it is
@@ -136,11 +136,8 @@ func (p *partition) pastLocked(d *delivery) (due time.Time, own bool) {
 	}
 	d.past = &h
 	d.attempt, d.hop, d.order = int32(h.attempts+1), int32(h.hop), h.offset
-	if h.due > 0 {
-		due = time.UnixMilli(h.due)
-		if most := time.Now().Add(tierMax); due.After(most) {
-			due = most
-		}
+	if wait := h.waits(p.w.clock.now()); wait > 0 {
+		due = time.Now().Add(wait) // from here on, whatever becomes of the wall clock
 	}
 	return due, p.isOwn(&h)
 }

@@ -27,6 +27,7 @@ const (
 	headerAttempts  = "pawl-attempts"  // that have failed
 	headerHop       = "pawl-hop"       // how often it was written to a delay topic
 	headerDue       = "pawl-due"       // not to be handled before
+	headerDelay     = "pawl-delay"     // how long before that it was written, in milliseconds
 	headerReason    = "pawl-reason"    // why it is a dead letter
 	headerError     = "pawl-error"     // the last error
 	headerFailed    = "pawl-failed"    // when the last attempt failed
@@ -54,11 +55,26 @@ type history struct {
 	attempts int // that have failed
 	hop      int
 	due      int64 // milliseconds; 0: at once
+	delay    int64 // milliseconds; 0: unknown
 	reason   string
 	err      string
 	failed   int64
 	past     []failure
 	redrives int
+}
+
+// waits returns how long a message that is read now is to wait, by the wall
+// clock. It is never longer than the delay that was asked for: a clock that was
+// set back, or another machine's that is late, holds up nothing for longer.
+func (h *history) waits(wall time.Time) time.Duration {
+	if h.due == 0 {
+		return 0
+	}
+	most := tierMax
+	if h.delay > 0 && h.delay < most.Milliseconds() {
+		most = time.Duration(h.delay) * time.Millisecond
+	}
+	return max(0, min(most, time.UnixMilli(h.due).Sub(wall)))
 }
 
 // failure is one failed attempt.
@@ -131,6 +147,9 @@ func (h *history) headers(hs []topic.Header) []topic.Header {
 	if h.due > 0 {
 		number(headerDue, h.due)
 	}
+	if h.delay > 0 {
+		number(headerDelay, h.delay)
+	}
 	if h.reason != "" {
 		add(headerReason, h.reason)
 	}
@@ -197,6 +216,10 @@ func parseHistory(hs []topic.Header) (h history, ok bool) {
 		case headerDue:
 			if number {
 				h.due = n
+			}
+		case headerDelay:
+			if number {
+				h.delay = n
 			}
 		case headerReason:
 			h.reason = clean(text, historyErrorMax)

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"container/heap"
+	"sync/atomic"
 	"time"
 )
 
@@ -94,4 +95,14 @@ func (h *delayHeap) Pop() any {
 	h.all[n] = delayed{}
 	h.all = h.all[:n]
 	return d
+}
+
+// wallClock is the time of day, which goes into messages and is read from them.
+// It can be set: what waits in this process goes by the monotonic clock.
+type wallClock struct {
+	step atomic.Int64 // by how much it was set in a test
+}
+
+func (c *wallClock) now() time.Time {
+	return time.Now().Round(0).Add(time.Duration(c.step.Load()))
 }

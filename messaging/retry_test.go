@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -49,6 +50,53 @@ func TestDelays(t *testing.T) {
 			}
 		}
 	})
+}
+
+// C32: a wall clock that is set back or forward while messages wait, in place or
+// in a tier, neither shortens nor lengthens their delays, nor has anything count
+// as stuck or as late.
+func TestClockSteps(t *testing.T) {
+	for _, step := range []time.Duration{-time.Second, -2 * time.Hour, time.Second, time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1)
+				cfg := messaging.Config{Retry: messaging.Retry{InPlace: 2, BackoffMin: 4 * time.Second, BackoffMax: 4 * time.Second,
+					Tiers: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 10 * time.Minute}}}
+				b.work("p1", cfg, failing(b, "bad", 5))
+				b.running(1, "p1")
+				b.publish(0, "k", "bad")
+				b.publish(0, "other", "good")
+				for range 4 {
+					n := len(b.calls())
+					b.Until("another attempt", func() bool { return len(b.calls()) > n })
+					b.Advance(300 * time.Millisecond)
+					messaging.StepClock(b.worker("p1"), step)
+				}
+				if err := b.worker("p1").Health(); err != nil {
+					t.Error(err)
+				}
+				b.Advance(12 * time.Minute)
+				b.idle("p1")
+				var at []time.Time
+				for _, c := range b.calls() {
+					if c.value == "bad" {
+						at = append(at, c.at)
+					}
+				}
+				if len(at) != 6 {
+					t.Fatalf("%d attempts, want 6", len(at))
+				}
+				if got := at[1].Sub(at[0]); got < 2*time.Second || got > 4100*time.Millisecond {
+					t.Errorf("the back-off was %v, want 2 to 4 s", got)
+				}
+				for i, want := range cfg.Retry.Tiers {
+					if got := at[i+2].Sub(at[i+1]); got < want || got > want+100*time.Millisecond {
+						t.Errorf("the delay of tier %d was %v, want %v", i+1, got, want)
+					}
+				}
+			})
+		})
+	}
 }
 
 // One that is due in a long time does not keep back one on another tier.
@@ -636,18 +684,22 @@ func TestAbsurdTimestamps(t *testing.T) {
 		b := newBench(t, 1)
 		b.work("p1", messaging.Config{Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{}}}, func(_ context.Context, d messaging.Delivery) error { return errNo })
 		var outs []topic.Out
-		for _, ms := range []int64{0, 1, time.Now().AddDate(10, 0, 0).UnixMilli()} {
+		for _, ms := range []int64{0, 1, time.Now().AddDate(10, 0, 0).UnixMilli(), 1755933141855875, -1, -1755933141855875, math.MaxInt64, math.MinInt64} {
 			outs = append(outs, topic.Out{Topic: work.Description, Key: []byte("k"), Value: []byte("v"), Timestamp: time.UnixMilli(ms)})
 			b.PublishRecord(outs[len(outs)-1])
 		}
 		b.idle("p1")
 		l := openLetters(t, b)
+		stamps := make(map[int64]time.Time) // as the topic has them
+		for _, e := range consumertest.CommittedEnvelopes(b.Cluster, work) {
+			stamps[e.Offset] = e.Timestamp
+		}
 		n := 0
 		for letter, err := range l.List(context.Background(), messaging.Query{}) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := outs[letter.TopicOffset].Timestamp; !letter.TopicTimestamp.Equal(want) {
+			if want := stamps[letter.TopicOffset]; !letter.TopicTimestamp.Equal(want) {
 				t.Errorf("timestamp %v, want %v", letter.TopicTimestamp, want)
 			}
 			if _, err := letter.MarshalJSON(); err != nil {

@@ -103,7 +103,7 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 		p.delayLocked(next, time.Now().Add(v.delay))
 	case toTier:
 		d.past = h
-		p.jobLocked(&job{d: d, tier: streamTiers + v.tier - 1, hop: int(d.hop) + 1, due: time.Now().Add(v.delay), delay: v.delay, retry: true})
+		p.jobLocked(&job{d: d, tier: streamTiers + v.tier - 1, hop: int(d.hop) + 1, due: p.w.clock.now().Add(v.delay), delay: v.delay, retry: true})
 	case toDeadLetters:
 		d.past = h
 		p.deadLetterLocked(d, v.reason, nil)

@@ -3,6 +3,7 @@ package messaging
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -169,7 +170,7 @@ func TestHistoryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := history{
 			topic: "work", topicID: topic.ID{1}, partition: rapid.Int32Min(0).Draw(t, "partition"), offset: rapid.Int64Range(0, offsetMax).Draw(t, "offset"),
-			timestamp: rapid.Int64().Draw(t, "timestamp"), group: "a.b", hop: rapid.IntRange(0, 99).Draw(t, "hop"), due: rapid.Int64Min(0).Draw(t, "due"),
+			timestamp: rapid.Int64().Draw(t, "timestamp"), group: "a.b", hop: rapid.IntRange(0, 99).Draw(t, "hop"), due: rapid.Int64Min(0).Draw(t, "due"), delay: rapid.Int64Min(0).Draw(t, "delay"),
 			reason: "failed", redrives: rapid.IntRange(0, 99).Draw(t, "redrives"),
 		}
 		for range rapid.IntRange(0, 20).Draw(t, "failures") {
@@ -202,11 +203,13 @@ func TestHistoryRoundTrip(t *testing.T) {
 func FuzzHistory(f *testing.F) {
 	f.Add("pawl-offset", []byte("7"), "pawl-history", []byte("1 2 x\n3 4 y"))
 	f.Add("pawl-topic-id", []byte("AAAA"), "pawl-due", []byte("-1"))
+	f.Add("pawl-timestamp", []byte("-9223372036854775808"), "pawl-history", []byte("1 9223372036854775807 x"))
+	f.Add("pawl-timestamp", []byte("1755933141855875"), "pawl-due", []byte("9223372036854775807"))
 	f.Add("pawl-attempts", []byte("99999999999999999999"), "pawl-error", []byte("\xff\x00"))
 	f.Fuzz(func(t *testing.T, k1 string, v1 []byte, k2 string, v2 []byte) {
 		hs := []topic.Header{{Key: k1, Value: v1}, {Key: k2, Value: v2}}
 		h, ok := parseHistory(hs)
-		if h.attempts < 0 || h.hop < 0 || h.offset < 0 || h.partition < 0 || h.redrives < 0 || h.due < 0 {
+		if h.attempts < 0 || h.hop < 0 || h.offset < 0 || h.partition < 0 || h.redrives < 0 || h.due < 0 || h.delay < 0 || h.waits(time.Now()) < 0 || h.waits(time.Now()) > tierMax {
 			t.Fatalf("%+v", h)
 		}
 		if ok {
@@ -216,7 +219,9 @@ func FuzzHistory(f *testing.F) {
 		if again.attempts != h.attempts || again.err != h.err && h.failed > 0 || len(again.past) != len(h.past) {
 			t.Fatalf("%+v came back as %+v", h, again)
 		}
-		newLetter(topic.Envelope{Headers: hs})
+		if _, err := newLetter(topic.Envelope{Headers: hs, Timestamp: time.UnixMilli(h.timestamp)}).MarshalJSON(); err != nil {
+			t.Fatal(err) // also C44: years that JSON can't say
+		}
 	})
 }
 
@@ -343,4 +348,28 @@ func TestLaneProperty(t *testing.T) {
 			t.Fatalf("the lane still holds %+v", l)
 		}
 	})
+}
+
+// C32: what is said to be due in an hour, and was to wait for ten seconds, waits
+// for ten seconds: some clock was set.
+func TestWaits(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	ms := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
+	for _, tt := range []struct {
+		h    history
+		want time.Duration
+	}{
+		{history{}, 0},
+		{history{due: ms(4 * time.Second), delay: 10_000}, 4 * time.Second},
+		{history{due: ms(-time.Second), delay: 10_000}, 0},
+		{history{due: ms(time.Hour), delay: 10_000}, 10 * time.Second},
+		{history{due: ms(time.Hour)}, time.Hour},
+		{history{due: math.MaxInt64}, tierMax},
+		{history{due: math.MaxInt64, delay: math.MaxInt64}, tierMax},
+		{history{due: 1, delay: 1}, 0},
+	} {
+		if got := tt.h.waits(now); got != tt.want {
+			t.Errorf("due %d, delay %d: waits %v, want %v", tt.h.due, tt.h.delay, got, tt.want)
+		}
+	}
 }

@@ -34,6 +34,7 @@ type Worker struct {
 	pool         *pool
 	breaker      *breaker
 	tracer       trace.Tracer // nil: there are no spans
+	clock        wallClock
 	metrics      metrics
 
 	letterPartitions atomic.Int64

@@ -151,11 +151,11 @@ func (p *partition) recordLocked(j *job) kafka.Record {
 	h.hop = j.hop
 	r := kafka.Record{Key: j.d.key, Value: j.d.value}
 	if j.tier == tierLetters {
-		h.due, h.hop = 0, 0
+		h.due, h.delay, h.hop = 0, 0, 0
 		r.Topic, r.Partition = p.w.cfg.DeadLetters.Topic, p.id.Number%int32(p.w.letterPartitions.Load())
 	} else {
 		if j.retry {
-			h.due = j.due.UnixMilli() + 1 // never early
+			h.due, h.delay = j.due.UnixMilli()+1, j.delay.Milliseconds()+1 // never early
 		}
 		r.Topic, r.Partition = p.mu.streams[j.tier].id.Topic, p.id.Number
 	}
