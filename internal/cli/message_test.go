@@ -140,7 +140,8 @@ func TestConsumeIntoProduce(t *testing.T) {
 			if n > 20 {
 				return // the cluster is slower than what is checked
 			}
-			from, to := o.create(fmt.Sprintf("from%d", n), partitions, nil), o.create(fmt.Sprintf("to%d", n), partitions, nil)
+			kept := map[string]string{"retention.ms": "-1"} // whatever the timestamps
+			from, to := o.create(fmt.Sprintf("from%d", n), partitions, kept), o.create(fmt.Sprintf("to%d", n), partitions, kept)
 			var recs []kafka.Record
 			for _, e := range rapid.SliceOfN(anyMessage(from, partitions), 1, 30).Draw(t, "messages") {
 				recs = append(recs, kafka.Record{Topic: from, Partition: e.Partition, Key: e.Key, Value: e.Value, Headers: e.Headers, Timestamp: e.Timestamp})
@@ -200,7 +201,7 @@ func TestConsumeIsPlain(t *testing.T) {
 // Each bound of what is read is obeyed.
 func TestConsumeBounds(t *testing.T) {
 	onClusters(t, func(t *testing.T, o *operated) {
-		name := o.create("bounds", 2, nil)
+		name := o.create("bounds", 2, map[string]string{"retention.ms": "-1"})
 		at := func(m int) time.Time { return time.Date(2026, 1, 1, 10, m, 0, 0, time.UTC) }
 		for i := range 10 {
 			o.publish(kafka.Record{Topic: name, Partition: 0, Value: fmt.Append(nil, i), Timestamp: at(i)})

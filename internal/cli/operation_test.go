@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/pawlstream/pawl/broker"
@@ -134,7 +135,7 @@ func (o *operated) read(name string) map[int32][]topic.Envelope {
 // What differs from run to run in what a command prints.
 var (
 	shownTime  = regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	shownID    = regexp.MustCompile(`ID [A-Za-z0-9_-]{22}`)
+	shownID    = regexp.MustCompile(`(ID |id: "?)[A-Za-z0-9_-]{22}"?`)
 	shownWhy   = regexp.MustCompile(`(INVALID_[A-Z]+): .*`) // in the broker's own words
 	shownClock = regexp.MustCompile(`"timestamp_ms":1[5-9]\d{11}`)
 )
@@ -164,7 +165,7 @@ func TestTopicStories(t *testing.T) {
 					}
 					return
 				}
-				t.Errorf("%s: got\n%s\nwant\n%s", file, got, text)
+				t.Errorf("%s went otherwise (-want +got):\n%s", file, cmp.Diff(strings.Split(string(text), "\n"), strings.Split(got, "\n")))
 			})
 		})
 	}
@@ -209,7 +210,7 @@ func (o *operated) masked(s string) string {
 	// Columns are as wide as the names in them.
 	s = strings.ReplaceAll(s, o.prefix, "NAME/")
 	s = shownTime.ReplaceAllString(s, "TIME")
-	s = shownID.ReplaceAllString(s, "ID …")
+	s = shownID.ReplaceAllString(s, "$1…")
 	s = shownWhy.ReplaceAllString(s, "$1 …")
 	s = shownClock.ReplaceAllString(s, `"timestamp_ms":…`)
 	var b strings.Builder

@@ -110,9 +110,12 @@ state in state directories need not be deleted: they are of another changelog,
 and discarded when their shards start. What the application has published stays.
 
 It prints a plan, partition by partition, asks, and refuses while the application
-runs. With --force it goes on if members are in the group; shards that take over
-meanwhile are named in an error, and the reset is to be done again when they
-have stopped. One that was cut off is finished by doing it again.`,
+runs. With --force it goes on: each shard is fenced, and begins anew with its next
+message.
+
+One that is cut off leaves no shard with state and offsets that disagree: a shard
+is as it was, or begins without state where the application's configuration
+says, until the reset is done again.`,
 		Example: `  pawl app reset counter --to earliest --dry-run
   pawl app reset counter --to 2026-01-01 --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -245,7 +248,13 @@ func (r *reset) plan(ctx context.Context, c asked) (*resetPlan, error) {
 		if r.keepState {
 			p.State = "it stays as it is: what comes again is counted into it again, and what is skipped is missing from it"
 		}
-		for _, s := range p.shards {
+		for i := range p.shards {
+			s := &p.shards[i]
+			if info, ok := p.infos[s.set]; ok && len(s.offsets.Inputs) == 0 && !r.keepState && int(s.changelog.Number) < info.Partitions {
+				// It has not begun, or a reset was cut off; its set is named
+				// by the topic that it consumes.
+				s.offsets.Inputs = []changelog.Offset{{Topic: s.set, ID: info.ID, Partition: s.changelog.Number, Next: -1}}
+			}
 			for _, in := range s.offsets.Inputs {
 				p.Moves = append(p.Moves, resetMove{Topic: in.Topic, Partition: in.Partition, Shard: string(s.id), From: in.Next})
 			}
@@ -350,6 +359,9 @@ func (r *reset) resolve(ctx context.Context, c asked, p *resetPlan) error {
 		m.To = min(p.parts[part], ends[part])
 		p.parts[part] = m.To
 		m.Repeats, m.Skips = max(0, m.From-max(m.To, starts[part])), max(0, m.To-max(m.From, starts[part]))
+		if m.From < 0 {
+			m.Skips = m.To - starts[part]
+		}
 	}
 	return nil
 }
@@ -393,19 +405,39 @@ func (r *reset) move(ctx context.Context, c asked, p *resetPlan) error {
 		if !slices.ContainsFunc(p.Moves, func(m resetMove) bool { return m.Shard == string(s.id) }) {
 			continue
 		}
-		if err := r.moveShard(ctx, c, p, s); err != nil {
-			return fmt.Errorf("shard %s: %w", s.id, err)
+		err := r.owning(ctx, c, s, func(session *kafka.Session) error { return r.moveShard(ctx, c, session, p, s) })
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (r *reset) moveShard(ctx context.Context, c asked, p *resetPlan, s shardPosition) error {
-	session, err := r.fence(ctx, c, s)
-	if err != nil {
-		return err
+// ownTries is how often a shard is fenced again that its application takes
+// back: one that runs does so at once, and then less and less often.
+const ownTries = 10
+
+// owning fences a shard, and does what only its owner can.
+func (r *reset) owning(ctx context.Context, c asked, s shardPosition, do func(*kafka.Session) error) error {
+	for try := 1; ; try++ {
+		session, err := r.fence(ctx, c, s)
+		if err != nil {
+			return err
+		}
+		err = do(session)
+		session.Close()
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, kafka.ErrFenced):
+			return fmt.Errorf("shard %s: %w", s.id, err)
+		case try == ownTries:
+			return fmt.Errorf("shard %s: its application runs and takes it back each time: stop it, and do this again: %w", s.id, err)
+		}
 	}
-	defer session.Close()
+}
+
+func (r *reset) moveShard(ctx context.Context, c asked, session *kafka.Session, p *resetPlan, s shardPosition) error {
 	// What the last owner committed is settled now, and nobody adds to it.
 	last, err := c.LastRecords(ctx, changelog.OffsetsKey, s.changelog)
 	if err != nil {
@@ -429,9 +461,6 @@ func commitOffsets(ctx context.Context, session *kafka.Session, s shardPosition,
 	ctx, cancel := context.WithTimeout(ctx, fenceTime)
 	defer cancel()
 	_, err := session.Commit(ctx, []kafka.Record{{Topic: s.changelog.Topic, Partition: s.changelog.Number, Key: changelog.OffsetsKey, Value: changelog.AppendOffsets(nil, offsets)}})
-	if errors.Is(err, kafka.ErrFenced) {
-		return fmt.Errorf("its application runs and has taken it over meanwhile: stop it, and do this again: %w", err)
-	}
 	if err != nil {
 		return fmt.Errorf("commit offsets to %s: %w", s.changelog, err)
 	}
@@ -440,11 +469,10 @@ func commitOffsets(ctx context.Context, session *kafka.Session, s shardPosition,
 
 // renew makes the changelogs anew, each with the offsets to go on from.
 //
-// The order is such that a reset which is cut off leaves nothing half done that
-// an application would go on from: first the group forgets that there was
-// state, so that none is missed; then the changelogs go; then they come again.
-// An application that is started in between begins without state where its
-// configuration says.
+// The group forgets first that there was state, or applications that start
+// later would miss it. It can't while it has members; what it remembers then
+// keeps their shards from beginning anew by themselves, until their offsets are
+// there.
 func (r *reset) renew(ctx context.Context, c asked, p *resetPlan) error {
 	var logs []kafka.TopicDetail
 	for _, s := range p.shards {
@@ -464,61 +492,49 @@ func (r *reset) renew(ctx context.Context, c asked, p *resetPlan) error {
 		}
 		session.Close()
 	}
-	if err := r.forget(ctx, c, p); err != nil {
-		return err
+	if err := c.DeleteGroup(ctx, r.application); err != nil && !r.force {
+		return fmt.Errorf("nothing is changed: %w", err)
 	}
 	for _, d := range logs {
-		if err := c.DeleteTopics(ctx, d.Name); err != nil {
-			return err
-		}
-		spec := kafka.TopicSpec{Name: d.Name, Partitions: d.Partitions, Replication: int16(d.Replication), Settings: map[string]string{"cleanup.policy": "compact"}}
-		for _, s := range d.Settings {
-			if s.Own && !s.Sensitive {
-				spec.Settings[s.Name] = s.Value
-			}
-		}
-		if _, err := c.CreateTopic(ctx, spec); err != nil {
-			return fmt.Errorf("%w (changelog %s is deleted and not made again: do the reset again)", err, d.Name)
+		if err := r.renewLog(ctx, c, d); err != nil {
+			return fmt.Errorf("changelog %s is deleted; do the reset again: %w", d.Name, err)
 		}
 	}
 	for _, s := range p.shards {
-		if err := r.begin(ctx, c, p, s); err != nil {
-			return fmt.Errorf("shard %s: %w", s.id, err)
+		if len(s.offsets.Inputs) == 0 {
+			continue // it has not begun
+		}
+		if err := r.owning(ctx, c, s, func(session *kafka.Session) error { return r.begin(ctx, c, session, p, s) }); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// forget has the group forget what the application has consumed.
-func (r *reset) forget(ctx context.Context, c asked, p *resetPlan) error {
-	err := c.DeleteGroup(ctx, r.application)
-	if err != nil && r.force {
-		// It has members. They say again what they consume, in time; what they
-		// have said is moved to where it will be true.
-		offsets := make(map[topic.Partition]kafka.Committed)
-		for part, at := range p.parts {
-			offsets[part] = kafka.Committed{Offset: at}
-		}
-		if commitErr := c.CommitOffsets(ctx, r.application, offsets); commitErr == nil {
-			return nil
+// renewLog makes a changelog anew, with the settings that it had.
+func (r *reset) renewLog(ctx context.Context, c asked, d kafka.TopicDetail) error {
+	if err := c.DeleteTopics(ctx, d.Name); err != nil {
+		// An application that runs may have made it again by then.
+		infos, lookErr := c.Topics(ctx, d.Name)
+		if lookErr != nil || infos[d.Name].ID == d.ID {
+			return errors.Join(err, lookErr)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("nothing is changed: %w", err)
+	settings := map[string]string{"cleanup.policy": "compact"}
+	for _, s := range d.Settings {
+		if s.Own && !s.Sensitive {
+			settings[s.Name] = s.Value
+		}
 	}
-	return nil
+	created, err := c.CreateTopic(ctx, kafka.TopicSpec{Name: d.Name, Partitions: d.Partitions, Replication: int16(d.Replication), Settings: settings})
+	if err != nil || created {
+		return err
+	}
+	return c.AlterTopic(ctx, d.Name, kafka.TopicChange{Set: settings}, false)
 }
 
 // begin writes where a shard begins into its new changelog.
-func (r *reset) begin(ctx context.Context, c asked, p *resetPlan, s shardPosition) error {
-	if len(s.offsets.Inputs) == 0 {
-		return nil // it had not begun
-	}
-	session, err := r.fence(ctx, c, s)
-	if err != nil {
-		return err
-	}
-	defer session.Close()
+func (r *reset) begin(ctx context.Context, c asked, session *kafka.Session, p *resetPlan, s shardPosition) error {
 	// With the fence this is settled: either the application has begun here, or
 	// it can't until this is committed.
 	there, err := c.LastRecords(ctx, changelog.OffsetsKey, s.changelog)

@@ -28,7 +28,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // commands are the commands of pawl, each in a file of its own.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
-		newBackupCommand(), newConsumeCommand(), newDemoCommand(), newDevCommand(), newDLQCommand(), newGroupCommand(), newOffsetsCommand(),
+		newAppCommand(), newBackupCommand(), newConsumeCommand(), newDemoCommand(), newDevCommand(), newDLQCommand(), newGroupCommand(), newOffsetsCommand(),
 		newProduceCommand(), newServeCommand(), newTopicCommand(), newTxnCommand(), newVersionCommand(),
 	}
 }

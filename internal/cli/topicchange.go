@@ -159,7 +159,11 @@ func planAlteration(d kafka.TopicDetail, change kafka.TopicChange) []settingChan
 	}
 	for _, name := range slices.Sorted(slices.Values(change.Unset)) {
 		if s := find(name); s.Own || s.Value == "" {
-			changes = append(changes, settingChange{name, s.Value, s.Default, loses(d.Name, name, s.Value, s.Default)})
+			to := s.Default
+			if to == "" {
+				to = "(default)" // not every broker says what that is
+			}
+			changes = append(changes, settingChange{name, s.Value, to, loses(d.Name, name, s.Value, to)})
 		}
 	}
 	return changes
