@@ -37,7 +37,7 @@ func main() {
 	}
 	var b bench
 	flag.IntVar(&b.runs, "runs", 3, "runs of each side, of which the medians count")
-	short := flag.Bool("short", false, "a hundredth of the messages, a tenth of the rate, and one run: to see whether it works, not what it measures")
+	flag.BoolVar(&b.short, "short", false, "a hundredth of the messages, a tenth of the rate, and one run: to see whether it works, not what it measures")
 	only := flag.String("only", "", "workloads to run, separated by commas: "+strings.Join(names(), ", "))
 	flag.StringVar(&b.heap, "heap", "2g", "heap of Kafka Streams' JVM, all of it taken at start")
 	flag.StringVar(&b.jars, "streams", "bench/kafka-streams/target", "where Maven has built bench/kafka-streams")
@@ -59,7 +59,7 @@ func main() {
 	}
 	b.measured = 20 * time.Second
 	b.warmUp = 12 * time.Second // a JVM is at its full speed by then
-	if *short {
+	if b.short {
 		b.runs, b.measured, b.warmUp = 1, 2*time.Second, 2*time.Second
 		for i := range chosen {
 			chosen[i].input.messages /= 100
@@ -107,6 +107,7 @@ type bench struct {
 	broker    string // HOST:PORT
 	brokerPID string
 	runs      int
+	short     bool
 	heap      string
 	jars      string
 

@@ -44,10 +44,27 @@ func (b bench) print(w io.Writer, results []result) error {
 	if b.runs == 1 {
 		runs = "One run each"
 	}
-	fmt.Fprintf(&out, "\n%s. %s.\n\n", runs, machine)
+	fmt.Fprintf(&out, "\n%s. %s; other programs used at most %.2f cores meanwhile.\n\n", runs, machine, foreign(results))
 	settingsList(&out, b.heap, results)
+	if b.short {
+		out.WriteString("\nThis was a short run: it says that everything works, and how a JVM starts.\n")
+	}
 	_, err = out.WriteTo(w)
 	return err
+}
+
+// foreign returns how much others took of the machine in the run in which they
+// took most: figures of a machine that was not quiet are worth less.
+func foreign(results []result) float64 {
+	most := 0.0
+	for _, r := range results {
+		for _, all := range append(r.pawl, r.streams) {
+			for _, f := range all {
+				most = max(most, f.foreign)
+			}
+		}
+	}
+	return most
 }
 
 func throughputTable(out *bytes.Buffer, results []result) {
@@ -152,7 +169,11 @@ func settingsList(out *bytes.Buffer, heap string, results []result) {
 		if len(all) == 0 {
 			all = []string{"nothing"}
 		}
-		fmt.Fprintf(out, "* %s: `%s`\n", r.workload.title, strings.Join(all, "`, `"))
+		title := r.workload.title
+		if r.workload.rate > 0 {
+			title += fmt.Sprintf(", %s messages/s", thousands(r.workload.rate))
+		}
+		fmt.Fprintf(out, "* %s: `%s`\n", title, strings.Join(all, "`, `"))
 	}
 }
 

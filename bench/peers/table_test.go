@@ -112,3 +112,14 @@ func TestKeys(t *testing.T) {
 		}
 	}
 }
+
+// A key that has a number is written by it.
+func FuzzKeyNumber(f *testing.F) {
+	f.Add([]byte("k000000001"))
+	f.Add([]byte("k99999999x"))
+	f.Fuzz(func(t *testing.T, key []byte) {
+		if n, err := keyNumber(key); err == nil && string(appendKey(nil, n)) != string(key) {
+			t.Errorf("keyNumber(%q) = %d, which is the key %q", key, n, appendKey(nil, n))
+		}
+	})
+}
