@@ -8,6 +8,7 @@ import (
 // tableState is one table's part of a transaction, of whatever types.
 type tableState interface {
 	keyPrefix() []byte
+	catchUp()                        // with direct writes
 	seal([]Change) ([]Change, error) // the changes, encoded, in key order
 	committed()                      // what was dirty is now clean
 	aborted()                        // what was touched is forgotten
@@ -54,6 +55,9 @@ type table[K comparable, V any] struct {
 	whole bool
 
 	hand uint32 // the number of the entry that eviction looks at next
+
+	seen      uint64      // the number of the last direct write that it has caught up with
+	overtaken []*entry[V] // changed here, and written directly after
 }
 
 // A change is what a transaction keeps of an entry that it has changed.
@@ -107,6 +111,9 @@ func (r *records[V]) reset() {
 func (t *Table[K, V]) state(tx *Transaction) (*table[K, V], error) {
 	if t.index < len(tx.tables) {
 		if s, ok := tx.tables[t.index].(*table[K, V]); ok {
+			if s.seen != tx.d.direct.version.Load() {
+				s.catchUp()
+			}
 			return s, nil
 		}
 	}
@@ -117,7 +124,7 @@ func (t *Table[K, V]) newState(tx *Transaction) (*table[K, V], error) {
 	if err := t.conflict(); err != nil {
 		return nil, err
 	}
-	s := &table[K, V]{t: t, tx: tx, number: 1}
+	s := &table[K, V]{t: t, tx: tx, number: 1, seen: tx.d.direct.version.Load()}
 	s.changes.skip = len(t.prefix)
 	first, err := tx.d.newCursor(tx.from, t.prefix, prefixEnd(t.prefix), false)
 	if err != nil {
@@ -299,7 +306,12 @@ func (s *table[K, V]) seal(out []Change) ([]Change, error) {
 	return out, nil
 }
 
-func (s *table[K, V]) committed() { s.forgetChanges() }
+func (s *table[K, V]) committed() {
+	for _, e := range s.overtaken {
+		e.flags &^= entryKnown
+	}
+	s.forgetChanges()
+}
 
 func (s *table[K, V]) aborted() {
 	for _, e := range s.read {
@@ -322,6 +334,7 @@ func (s *table[K, V]) aborted() {
 func (s *table[K, V]) forgetChanges() {
 	clear(s.read)
 	s.read = s.read[:0]
+	s.overtaken = nil
 	s.changes.reset()
 	s.records.reset()
 	if s.number++; s.number == 0 {

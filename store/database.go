@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -22,7 +23,10 @@ type database struct {
 	db  *pebble.DB
 
 	// settle is called before the state as it is now is read: see pending.
-	settle func() error
+	settle  func() error
+	settled func() bool // whether there is nothing to settle
+
+	direct *direct
 
 	mu struct {
 		sync.Mutex
@@ -34,7 +38,7 @@ type database struct {
 }
 
 func newDatabase(dir string, db *pebble.DB) *database {
-	d := &database{dir: dir, db: db, settle: func() error { return nil }}
+	d := &database{dir: dir, db: db, direct: newDirect(), settle: func() error { return nil }, settled: func() bool { return true }}
 	d.mu.idle = make(chan struct{})
 	d.mu.open = make(map[io.Closer]struct{})
 	return d
@@ -106,17 +110,33 @@ func (d *database) release(c io.Closer) error {
 	return c.Close()
 }
 
-// settled makes the database whole before it is read, which a snapshot is.
-func (d *database) settled(from pebble.Reader) error {
+// whole makes the database whole before it is read, which a snapshot is.
+func (d *database) whole(from pebble.Reader) error {
 	if _, now := from.(*pebble.DB); now {
 		return d.settle()
 	}
 	return nil
 }
 
+// above returns the direct write of a key above what is committed, if there is
+// one. A val of nil is a delete.
+func (d *database) above(from pebble.Reader, key []byte) (val []byte, found bool) {
+	switch from := from.(type) {
+	case *pebble.DB:
+		return d.direct.get(key)
+	case *frozen:
+		return from.get(key)
+	default:
+		return nil, false
+	}
+}
+
 // get appends the stored value of a key to dst.
 func (d *database) get(from pebble.Reader, key, dst []byte) (val []byte, ok bool, err error) {
-	if err := d.settled(from); err != nil {
+	if v, found := d.above(from, key); found {
+		return append(dst, v...), v != nil, nil
+	}
+	if err := d.whole(from); err != nil {
 		return nil, false, err
 	}
 	if err := d.enter(); err != nil {
@@ -145,8 +165,11 @@ type point struct {
 
 // get appends the stored value of a key to dst.
 func (p *point) get(d *database, from pebble.Reader, key, dst []byte) (val []byte, ok bool, err error) {
+	if v, found := d.above(from, key); found {
+		return append(dst, v...), v != nil, nil
+	}
 	if p.it == nil {
-		if err := d.settled(from); err != nil {
+		if err := d.whole(from); err != nil {
 			return nil, false, err
 		}
 	}
@@ -190,18 +213,50 @@ func (p *point) drop(d *database) error {
 	return nil
 }
 
-// snapshot fixes the committed state until it is released.
-func (d *database) snapshot() (*pebble.Snapshot, error) {
-	if err := d.settle(); err != nil {
-		return nil, err
+// A frozen is a snapshot with the direct writes above it.
+type frozen struct {
+	*pebble.Snapshot
+	above []Change // by key
+}
+
+func (f *frozen) get(key []byte) (val []byte, found bool) {
+	at, found := slices.BinarySearchFunc(f.above, key, compareChange)
+	if !found {
+		return nil, false
 	}
+	return f.above[at].Value, true
+}
+
+func compareChange(c Change, key []byte) int { return bytes.Compare(c.Key, key) }
+
+// snapshot fixes the state, and the direct writes above it, until it is
+// released.
+func (d *database) snapshot() (*frozen, error) {
+	for {
+		if err := d.settle(); err != nil {
+			return nil, err
+		}
+		if f, err := d.freeze(); f != nil || err != nil {
+			return f, err
+		}
+	}
+}
+
+// freeze makes the snapshot, or none if there is something to settle again.
+func (d *database) freeze() (*frozen, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
 	defer d.exit()
+	// No transaction is applied meanwhile: what it takes from above goes below.
+	d.direct.mu.Lock()
+	defer d.direct.mu.Unlock()
+	if !d.settled() {
+		return nil, nil
+	}
 	s := d.db.NewSnapshot()
 	d.keep(s)
-	return s, nil
+	return &frozen{s, d.direct.withinLocked(nil, nil)}, nil
 }
 
 func (d *database) readError(err error) error {
@@ -211,11 +266,14 @@ func (d *database) readError(err error) error {
 	return fmt.Errorf("read database %s: %w", d.dir, err)
 }
 
-// A cursor goes over stored keys in order, in either direction. What it stands
-// on is copied, so that it outlives the database's closing.
+// A cursor goes over stored keys in order, in either direction, direct writes
+// among them. What it stands on is copied, so that it outlives the database's
+// closing.
 type cursor struct {
 	d        *database
 	it       *pebble.Iterator
+	itOK     bool
+	above    []Change // those that are left
 	reverse  bool
 	ok       bool
 	key, val []byte
@@ -223,7 +281,19 @@ type cursor struct {
 
 // newCursor stands on the first key within the bounds.
 func (d *database) newCursor(from pebble.Reader, lower, upper []byte, reverse bool) (*cursor, error) {
-	if err := d.settled(from); err != nil {
+	c := &cursor{d: d, reverse: reverse}
+	switch from := from.(type) {
+	case *pebble.DB:
+		c.above = d.direct.within(lower, upper)
+	case *frozen:
+		lo, _ := slices.BinarySearchFunc(from.above, lower, compareChange)
+		hi := len(from.above)
+		if upper != nil {
+			hi, _ = slices.BinarySearchFunc(from.above, upper, compareChange)
+		}
+		c.above = from.above[lo:max(lo, hi)]
+	}
+	if err := d.whole(from); err != nil {
 		return nil, err
 	}
 	if err := d.enter(); err != nil {
@@ -235,11 +305,11 @@ func (d *database) newCursor(from pebble.Reader, lower, upper []byte, reverse bo
 		return nil, d.readError(err)
 	}
 	d.keep(it)
-	c := &cursor{d: d, it: it, reverse: reverse}
+	c.it = it
 	if reverse {
-		c.ok = it.Last()
+		c.itOK = it.Last()
 	} else {
-		c.ok = it.First()
+		c.itOK = it.First()
 	}
 	if err := c.load(); err != nil {
 		return nil, errors.Join(err, d.release(it))
@@ -247,21 +317,59 @@ func (d *database) newCursor(from pebble.Reader, lower, upper []byte, reverse bo
 	return c, nil
 }
 
+// advance goes on to the next key.
 func (c *cursor) advance() error {
 	if err := c.d.enter(); err != nil {
 		return err
 	}
 	defer c.d.exit()
-	if c.reverse {
-		c.ok = c.it.Prev()
-	} else {
-		c.ok = c.it.Next()
+	if c.itOK && bytes.Equal(c.it.Key(), c.key) {
+		c.step()
 	}
 	return c.load()
 }
 
+func (c *cursor) step() {
+	if c.reverse {
+		c.itOK = c.it.Prev()
+	} else {
+		c.itOK = c.it.Next()
+	}
+}
+
+// load stands on the next key of the two that has a value. What it takes from
+// above is left there no more, with what it stands for below.
 func (c *cursor) load() error {
-	if !c.ok {
+	for len(c.above) > 0 {
+		at := 0
+		if c.reverse {
+			at = len(c.above) - 1
+		}
+		head := c.above[at]
+		order := -1 // of the one above against the one below
+		if c.itOK {
+			if order = bytes.Compare(head.Key, c.it.Key()); c.reverse {
+				order = -order
+			}
+		}
+		if order > 0 {
+			break
+		}
+		if order == 0 {
+			c.step()
+		}
+		if c.reverse {
+			c.above = c.above[:at]
+		} else {
+			c.above = c.above[1:]
+		}
+		if head.Value != nil {
+			c.ok = true
+			c.key, c.val = append(c.key[:0], head.Key...), append(c.val[:0], head.Value...)
+			return nil
+		}
+	}
+	if c.ok = c.itOK; !c.ok {
 		if err := c.it.Error(); err != nil {
 			return c.d.readError(err)
 		}

@@ -5,8 +5,16 @@ import (
 	"iter"
 )
 
-// DB is a shard's database as everyone may read it, from any goroutine and at
-// any time: what has been committed, and nothing else.
+// DB is a shard's database as everyone may use it, from any goroutine and at any
+// time. Reads show what has been committed, and what was written directly.
+//
+// A direct write goes past the transaction. All reads see it at once, those of
+// the open transaction too, except where the transaction has written the key
+// itself: then its own value stands, and is what stays once it is committed. It
+// is logged with the shard's next commit, whether or not the transaction that
+// was open when it was made aborts. So it applies at least once: code that is
+// run again after an abort writes it again, and what a crash finds not
+// committed is lost; Sync tells when it is.
 type DB struct {
 	o *Owner
 }
@@ -53,7 +61,7 @@ func (d *DB) View(fn func(*Transaction) error) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.o.d.release(snap)) }()
+	defer func() { err = errors.Join(err, d.o.d.release(snap.Snapshot)) }()
 	t := newTransaction(d.o.d, snap, 0)
 	t.setState(stateReadOnly)
 	defer func() {

@@ -1,8 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // WriteOptions go with a direct write. There is nothing to choose: it is never
@@ -10,25 +15,411 @@ import (
 // nil pointer is as good.
 type WriteOptions struct{}
 
-var errDirect = errors.New("direct writes are not there yet")
+// direct is what was written past the transaction and is not in the changelog
+// yet. It lies in memory, above what is committed: all reads look through it,
+// and nothing of it reaches the storage library before a commit has it. So a
+// crash takes back what was not committed, here and in every copy alike.
+//
+//	DB.Put ──► direct ──► the next Seal ──► changelog ──► Apply
+//	              ▲                              │
+//	              └───────────── Abort ──────────┘
+//
+// Any goroutine writes and reads it.
+type direct struct {
+	waiting atomic.Int64  // bytes; 0 for none
+	version atomic.Uint64 // the number of the last write: tables compare it
+	wake    chan struct{} // holds a value while something waits
 
-// Put sets a key's value past the transaction.
-func (d *DB) Put(key, val []byte, _ *WriteOptions) error { return errDirect }
+	mu struct {
+		sync.Mutex
+		keys    map[string]directWrite
+		log     []directKey // in the order of writing
+		number  uint64      // of the last write
+		sealed  uint64      // of the last that the sealed transaction has
+		settled uint64      // of the last that is committed
+		applied uint64      // how many transactions were
+		changed chan struct{}
+		ended   error
+	}
+}
 
-// Delete removes a key past the transaction.
-func (d *DB) Delete(key []byte, _ *WriteOptions) error { return errDirect }
+// A directWrite is a key's last, with the value as stored; nil for a delete.
+type directWrite struct {
+	val    []byte
+	number uint64
+}
 
-// DeleteRange removes the keys from lo on, below hi, past the transaction.
-func (d *DB) DeleteRange(lo, hi []byte, _ *WriteOptions) error { return errDirect }
+type directKey struct {
+	key    string
+	number uint64
+}
 
-// Merge merges into a key's value past the transaction.
-func (d *DB) Merge(key, operand []byte, _ *WriteOptions) error { return errDirect }
+const (
+	// directMax bounds the bytes that wait: a commit is due long before.
+	directMax = 16 << 20
+	// directOverhead is what a write takes beside its bytes, roughly.
+	directOverhead = 128
+	// directRecordMax bounds one write. A transaction's record that the broker
+	// refuses fails the message that wrote it; a direct write's would fail every
+	// commit from then on. Brokers take a MiB unless they are told otherwise.
+	directRecordMax = 1<<20 - 4<<10
+)
 
-// Sync waits until what was written directly before it is committed.
-func (d *DB) Sync(ctx context.Context) error { return errDirect }
+func newDirect() *direct {
+	x := &direct{wake: make(chan struct{}, 1)}
+	x.mu.keys = make(map[string]directWrite)
+	x.mu.changed = make(chan struct{})
+	return x
+}
 
-// DirectWrites holds a value when direct writes wait for a commit.
-func (o *Owner) DirectWrites() <-chan struct{} { return nil }
+// write takes one write: with a since, only if neither was the key written nor
+// a transaction applied after it, and says whether.
+func (x *direct) write(stored, val []byte, since *directSince) (done bool, err error) {
+	size := int64(len(stored) + len(val))
+	if size > directRecordMax {
+		return false, fmt.Errorf("direct write of %d bytes: want at most %d", size, directRecordMax)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.ended != nil {
+		return false, x.mu.ended
+	}
+	if since != nil && *since != x.sinceLocked(stored) {
+		return false, nil
+	}
+	if x.waiting.Load()+size > directMax {
+		return false, ErrDirectFull
+	}
+	x.mu.number++
+	key := string(stored)
+	x.mu.keys[key] = directWrite{val, x.mu.number}
+	x.mu.log = append(x.mu.log, directKey{key, x.mu.number})
+	x.waiting.Add(size + directOverhead)
+	x.version.Store(x.mu.number)
+	x.wakeLocked()
+	return true, nil
+}
 
-// DirectBytes returns how many bytes of direct writes wait for a commit.
-func (o *Owner) DirectBytes() int64 { return 0 }
+func (x *direct) wakeLocked() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// directSince is what must be the same for a key not to have changed.
+type directSince struct{ number, applied uint64 }
+
+func (x *direct) since(stored []byte) directSince {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sinceLocked(stored)
+}
+
+func (x *direct) sinceLocked(stored []byte) directSince {
+	return directSince{x.mu.keys[string(stored)].number, x.mu.applied}
+}
+
+// get returns the write of a key, if there is one.
+func (x *direct) get(stored []byte) (val []byte, found bool) {
+	if x.waiting.Load() == 0 {
+		return nil, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w, found := x.mu.keys[string(stored)]
+	return w.val, found
+}
+
+// within returns the writes within bounds, by key.
+func (x *direct) within(lower, upper []byte) []Change {
+	if x.waiting.Load() == 0 {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.withinLocked(lower, upper)
+}
+
+func (x *direct) withinLocked(lower, upper []byte) (out []Change) {
+	for key, w := range x.mu.keys {
+		if key >= string(lower) && (upper == nil || key < string(upper)) {
+			out = append(out, Change{[]byte(key), w.val})
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int { return bytes.Compare(a.Key, b.Key) })
+	return out
+}
+
+// after calls visit with each key that was written after a number, some of them
+// more than once, and returns the number of the last.
+func (x *direct) after(number uint64, visit func(stored string)) (last uint64) {
+	x.mu.Lock()
+	last = x.mu.number
+	at, _ := slices.BinarySearchFunc(x.mu.log, number+1, func(k directKey, n uint64) int {
+		if k.number < n {
+			return -1
+		}
+		return 1
+	})
+	keys := slices.Clone(x.mu.log[at:])
+	x.mu.Unlock()
+	for _, k := range keys {
+		visit(k.key)
+	}
+	return last
+}
+
+// seal returns what the next commit has in it, by key.
+func (x *direct) seal() []Change {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mu.sealed = x.mu.number
+	return x.withinLocked(nil, nil)
+}
+
+// abort gives up what seal has returned: the next one returns it again.
+func (x *direct) abort() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mu.sealed = x.mu.settled
+}
+
+// apply calls take, and ends the waiting of what was sealed, all at once for
+// those who look at what is committed and what waits together.
+func (x *direct) apply(take func() error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := take(); err != nil {
+		return err
+	}
+	x.mu.applied++
+	if x.mu.settled == x.mu.sealed {
+		return nil
+	}
+	x.mu.settled = x.mu.sealed
+	kept := x.mu.log[:0]
+	waiting := int64(0)
+	for _, k := range x.mu.log {
+		w := x.mu.keys[k.key]
+		switch {
+		case k.number > x.mu.settled:
+			kept = append(kept, k)
+			waiting += int64(len(k.key)+len(w.val)) + directOverhead
+		case w.number <= x.mu.settled:
+			delete(x.mu.keys, k.key)
+		}
+	}
+	clear(x.mu.log[len(kept):])
+	x.mu.log = kept
+	x.waiting.Store(waiting)
+	close(x.mu.changed)
+	x.mu.changed = make(chan struct{})
+	if len(kept) > 0 {
+		x.wakeLocked()
+	}
+	return nil
+}
+
+// end makes writes and waits answer with a reason from now on.
+func (x *direct) end(reason error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.ended == nil {
+		x.mu.ended = reason
+		close(x.mu.changed)
+	}
+}
+
+// sync waits until what was written before is committed.
+func (x *direct) sync(ctx context.Context) error {
+	x.mu.Lock()
+	last := x.mu.number
+	for x.mu.settled < last {
+		if x.mu.ended != nil {
+			defer x.mu.Unlock()
+			return x.mu.ended
+		}
+		changed := x.mu.changed
+		x.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		x.mu.Lock()
+	}
+	x.mu.Unlock()
+	return nil
+}
+
+// Put sets a key's value past the transaction. See DB for what that means.
+func (d *DB) Put(key, val []byte, _ *WriteOptions) error {
+	_, err := d.o.d.direct.write(appendRawKey(nil, key), appendPlain(nil, val), nil)
+	return err
+}
+
+// Delete removes a key past the transaction, whether or not it is there.
+func (d *DB) Delete(key []byte, _ *WriteOptions) error {
+	_, err := d.o.d.direct.write(appendRawKey(nil, key), nil, nil)
+	return err
+}
+
+// DeleteRange removes every key that is there from lo on, below hi, past the
+// transaction, one by one; a nil hi is no bound.
+func (d *DB) DeleteRange(lo, hi []byte, o *WriteOptions) error {
+	seq, end := d.Scan(&ReadOptions{Lower: lo, Upper: hi})
+	for key := range seq {
+		if err := d.Delete(key, o); err != nil {
+			return fmt.Errorf("delete range: %w", err)
+		}
+	}
+	return end()
+}
+
+// Merge makes a key's value what Options.Merge makes of it and the operand, past
+// the transaction. What the open transaction has written is not seen. Two of
+// them at once have both their effect.
+func (d *DB) Merge(key, operand []byte, _ *WriteOptions) error {
+	if d.o.config.Options.Merge == nil {
+		return ErrNoMerge
+	}
+	stored := appendRawKey(nil, key)
+	for {
+		since := d.o.d.direct.since(stored)
+		val, _, err := d.Get(key)
+		if err != nil {
+			return err
+		}
+		if val, err = d.o.config.Options.Merge(key, val, operand); err != nil {
+			return fmt.Errorf("merge into key %q: %w", key, err)
+		}
+		if done, err := d.o.d.direct.write(stored, appendPlain(nil, val), &since); done || err != nil {
+			return err
+		}
+	}
+}
+
+// Sync waits until all that was written directly before it is committed. The
+// shard commits when it is between messages: a Sync within Consume, Flush or
+// Fire would wait for what waits for it, until its context ends. ErrFenced and
+// ErrClosed say that it will not be committed here; if it is known to another
+// process by then can't be told.
+func (d *DB) Sync(ctx context.Context) error {
+	if err := d.o.d.direct.sync(ctx); err != nil {
+		return fmt.Errorf("sync direct writes: %w", err)
+	}
+	return nil
+}
+
+// DirectWrites returns a channel that holds a value when direct writes wait for
+// a commit.
+func (o *Owner) DirectWrites() <-chan struct{} { return o.d.direct.wake }
+
+// DirectBytes returns roughly how much memory the direct writes take that wait
+// for a commit, 0 if none do.
+func (o *Owner) DirectBytes() int64 { return o.d.direct.waiting.Load() }
+
+// Direct is a table past the transaction, for one database: see DB for what that
+// means. Any goroutine may use it.
+type Direct[K comparable, V any] struct {
+	t  *Table[K, V]
+	db *DB
+}
+
+// In returns the table as it is in a database, committed values and direct
+// writes, past the transaction.
+func (t *Table[K, V]) In(db *DB) Direct[K, V] { return Direct[K, V]{t, db} }
+
+// Get returns a key's value.
+func (d Direct[K, V]) Get(k K) (v V, ok bool, err error) {
+	stored, err := d.stored(k)
+	if err != nil {
+		return v, false, err
+	}
+	if err := d.db.o.tx.fenced(); err != nil {
+		return v, false, err
+	}
+	b, ok, err := d.db.o.d.get(d.db.o.d.db, stored, nil)
+	if err != nil || !ok {
+		return v, false, err
+	}
+	v, err = d.t.decode(stored, b)
+	return v, err == nil, err
+}
+
+// Put sets a key's value.
+func (d Direct[K, V]) Put(k K, v V) error {
+	stored, err := d.stored(k)
+	if err != nil {
+		return err
+	}
+	b, err := d.t.val.Append(appendTableHeader(nil), v)
+	if err != nil {
+		return fmt.Errorf("encode value of table %q, key %v: %w", d.t.name, k, err)
+	}
+	_, err = d.db.o.d.direct.write(stored, b, nil)
+	return err
+}
+
+// Delete removes a key, whether or not it is there.
+func (d Direct[K, V]) Delete(k K) error {
+	stored, err := d.stored(k)
+	if err == nil {
+		_, err = d.db.o.d.direct.write(stored, nil, nil)
+	}
+	return err
+}
+
+func (d Direct[K, V]) stored(k K) ([]byte, error) {
+	if k != k {
+		return nil, d.t.keyError(k)
+	}
+	return d.t.key.AppendKey(bytes.Clone(d.t.prefix), k), d.t.conflict()
+}
+
+// catchUp makes what the table keeps of the keys that were written directly
+// since it last looked unknown, so that they are read again.
+func (s *table[K, V]) catchUp() {
+	prefix := string(s.t.prefix)
+	s.seen = s.tx.d.direct.after(s.seen, func(stored string) {
+		if !strings.HasPrefix(stored, prefix) {
+			return
+		}
+		key := []byte(stored[len(prefix):])
+		hash := hashKey(key)
+		e := s.entries.find(hash, key)
+		switch {
+		case e == nil && s.whole:
+			e = s.entries.add(hash, key) // there may be a value now
+			s.recost(e, 0)
+		case e == nil:
+		case e.touched == s.number && e.change != 0:
+			// The transaction's own value stays, until it has ended.
+			s.records.at(int(e.change) - 1).oldKnown = false
+			s.overtaken = append(s.overtaken, e)
+		default:
+			e.flags &^= entryKnown
+		}
+	})
+}
+
+// withDirect adds direct writes to a transaction's changes. Where both have a
+// key, the transaction's own stands.
+func withDirect(own, direct []Change) []Change {
+	if len(direct) == 0 {
+		return own
+	}
+	out := make([]Change, 0, len(own)+len(direct))
+	for len(own) > 0 && len(direct) > 0 {
+		switch c := bytes.Compare(own[0].Key, direct[0].Key); {
+		case c < 0:
+			out, own = append(out, own[0]), own[1:]
+		case c > 0:
+			out, direct = append(out, direct[0]), direct[1:]
+		default:
+			direct = direct[1:]
+		}
+	}
+	return append(append(out, own...), direct...)
+}

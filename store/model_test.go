@@ -101,8 +101,10 @@ type machine struct {
 	t       *rapid.T
 	fs      *vfs.MemFS
 	o       *store.Owner
-	now     state // with the open transaction
-	old     state // committed
+	now     state           // with the open transaction
+	old     state           // as everyone sees it: committed, and written directly
+	base    state           // committed
+	own     map[string]bool // the raw keys and those of counts that the transaction has written
 	history []state
 	flushed int
 	crashes int
@@ -112,6 +114,7 @@ func (m *machine) config() store.Config {
 	c := memConfig(m.fs)
 	c.Options.MemTableSize = 512 << 10
 	c.Options.TableCache = 1 << 10
+	c.Options.Merge = func(_, val, operand []byte) ([]byte, error) { return slices.Concat(val, operand), nil }
 	return c
 }
 
@@ -124,9 +127,95 @@ func (m *machine) reopen() {
 
 func (m *machine) position() []byte { return fmt.Append(nil, len(m.history)-1) }
 
+// sealed takes what is committed from here on as the state; applied makes it so.
+func (m *machine) sealed() {
+	m.base = m.now.clone()
+	m.own = map[string]bool{}
+}
+
 func (m *machine) applied() {
 	m.old = m.now.clone()
-	m.history = append(m.history, m.old)
+	m.history = append(m.history, m.base)
+}
+
+func (m *machine) begin(committed state) {
+	m.base, m.old, m.now = committed, committed.clone(), committed.clone()
+	m.own = map[string]bool{}
+}
+
+func (m *machine) ownRaw(k string)   { m.own["raw "+k] = true }
+func (m *machine) ownCount(k string) { m.own["count "+k] = true }
+
+// Direct writes are seen by everyone at once, except that the transaction sees
+// its own value of what it has written.
+func (m *machine) DirectPut(t *rapid.T) {
+	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "val")
+	m.must(m.o.DB().Put([]byte(k), []byte(v), nil))
+	m.old.Raw[k] = v
+	if !m.own["raw "+k] {
+		m.now.Raw[k] = v
+	}
+}
+
+func (m *machine) DirectDelete(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	m.must(m.o.DB().Delete([]byte(k), nil))
+	delete(m.old.Raw, k)
+	if !m.own["raw "+k] {
+		delete(m.now.Raw, k)
+	}
+}
+
+func (m *machine) DirectDeleteRange(t *rapid.T) {
+	lo, hi := genKey.Draw(t, "lo"), genKey.Draw(t, "hi")
+	m.must(m.o.DB().DeleteRange([]byte(lo), []byte(hi), nil))
+	for k := range m.old.Raw {
+		if lo <= k && k < hi {
+			delete(m.old.Raw, k)
+			if !m.own["raw "+k] {
+				delete(m.now.Raw, k)
+			}
+		}
+	}
+}
+
+func (m *machine) DirectMerge(t *rapid.T) {
+	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "operand")
+	m.must(m.o.DB().Merge([]byte(k), []byte(v), nil))
+	m.old.Raw[k] += v
+	if !m.own["raw "+k] {
+		m.now.Raw[k] = m.old.Raw[k]
+	}
+}
+
+func (m *machine) DirectCount(t *rapid.T) {
+	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	direct := modelCounts.In(m.o.DB())
+	if got, ok, err := direct.Get(k); err != nil || got != m.old.Counts[k] {
+		t.Fatalf("In(db).Get(%q) = %d, %v, %v, want %d", k, got, ok, err, m.old.Counts[k])
+	}
+	if n == 0 {
+		m.must(direct.Delete(k))
+		delete(m.old.Counts, k)
+	} else {
+		m.must(direct.Put(k, n))
+		m.old.Counts[k] = n
+	}
+	if m.own["count "+k] {
+		return
+	}
+	if v, ok := m.old.Counts[k]; ok {
+		m.now.Counts[k] = v
+	} else {
+		delete(m.now.Counts, k)
+	}
+}
+
+func (m *machine) Merge(t *rapid.T) {
+	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "operand")
+	m.must(m.o.Transaction().Merge([]byte(k), []byte(v)))
+	m.now.Raw[k] += v
+	m.ownRaw(k)
 }
 
 func (m *machine) must(err error) {
@@ -150,18 +239,25 @@ func (m *machine) Put(t *rapid.T) {
 	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "val")
 	m.must(m.o.Transaction().Put([]byte(k), []byte(v)))
 	m.now.Raw[k] = v
+	m.ownRaw(k)
 }
 
 func (m *machine) Delete(t *rapid.T) {
 	k := genKey.Draw(t, "key")
 	m.must(m.o.Transaction().Delete([]byte(k)))
 	delete(m.now.Raw, k)
+	m.ownRaw(k)
 }
 
 func (m *machine) DeleteRange(t *rapid.T) {
 	lo, hi := genKey.Draw(t, "lo"), genKey.Draw(t, "hi")
 	m.must(m.o.Transaction().DeleteRange([]byte(lo), []byte(hi)))
-	maps.DeleteFunc(m.now.Raw, func(k, _ string) bool { return lo <= k && k < hi })
+	for k := range m.now.Raw {
+		if lo <= k && k < hi {
+			delete(m.now.Raw, k)
+			m.ownRaw(k)
+		}
+	}
 }
 
 func (m *machine) Get(t *rapid.T) {
@@ -222,6 +318,7 @@ func (m *machine) UpdateCount(t *rapid.T) {
 	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
 	got, err := modelCounts.Update(m.o.Transaction(), k, add(n))
 	m.must(err)
+	m.ownCount(k)
 	if m.now.Counts[k] += n; got != m.now.Counts[k] {
 		t.Fatalf("Update(%q) = %d, want %d", k, got, m.now.Counts[k])
 	}
@@ -230,12 +327,14 @@ func (m *machine) UpdateCount(t *rapid.T) {
 func (m *machine) PutCount(t *rapid.T) {
 	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
 	m.must(modelCounts.Put(m.o.Transaction(), k, n))
+	m.ownCount(k)
 	m.now.Counts[k] = n
 }
 
 func (m *machine) DeleteCount(t *rapid.T) {
 	k := genKey.Draw(t, "key")
 	m.must(modelCounts.Delete(m.o.Transaction(), k))
+	m.ownCount(k)
 	delete(m.now.Counts, k)
 }
 
@@ -363,6 +462,8 @@ func (m *machine) Commit(t *rapid.T) {
 		m.Abort(t)
 		return
 	}
+	m.sealed()
+	m.afterSeal(t)
 	m.applied()
 	m.must(m.o.Apply(m.position()))
 	if got, want := m.o.Meta(), m.position(); !bytes.Equal(got, want) {
@@ -370,13 +471,28 @@ func (m *machine) Commit(t *rapid.T) {
 	}
 }
 
+// afterSeal writes directly what the sealed transaction can't have in it: once
+// that is committed it stands above.
+func (m *machine) afterSeal(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "late") != 0 {
+		return
+	}
+	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "val")
+	m.must(m.o.DB().Put([]byte(k), []byte(v), nil))
+	m.now.Raw[k] = v
+	c, n := genKey.Draw(t, "count"), genInt.Draw(t, "n")
+	m.must(modelCounts.In(m.o.DB()).Put(c, n))
+	m.now.Counts[c] = n
+}
+
 func (m *machine) Abort(*rapid.T) {
 	m.o.Abort()
 	m.now = m.old.clone()
+	m.own = map[string]bool{}
 }
 
 func (m *machine) SetMeta(t *rapid.T) {
-	m.history = append(m.history, m.old)
+	m.history = append(m.history, m.base)
 	m.must(m.o.SetMeta(m.position()))
 }
 
@@ -388,7 +504,7 @@ func (m *machine) Flush(*rapid.T) {
 func (m *machine) Reopen(*rapid.T) {
 	m.must(m.o.Close())
 	m.reopen()
-	m.now = m.old.clone()
+	m.begin(m.base)
 	m.flushed = len(m.history) - 1
 	m.at(m.flushed)
 }
@@ -414,8 +530,7 @@ func (m *machine) Crash(t *rapid.T) {
 		t.Fatalf("position %d after the crash, %d was flushed", at, m.flushed)
 	}
 	m.history = m.history[:at+1]
-	m.old = m.history[at]
-	m.now = m.old.clone()
+	m.begin(m.history[at])
 	m.flushed = at
 	m.at(at)
 }
@@ -436,6 +551,8 @@ func actions(m *machine) map[string]func(*rapid.T) {
 		"put": m.Put, "delete": m.Delete, "deleteRange": m.DeleteRange, "get": m.Get, "scan": m.Scan,
 		"updateCount": m.UpdateCount, "putCount": m.PutCount, "deleteCount": m.DeleteCount, "getCount": m.GetCount, "rangeCounts": m.RangeCounts,
 		"appendList": m.AppendList, "getList": m.GetList, "putTime": m.PutTime, "updateTime": m.UpdateTime,
+		"merge": m.Merge, "directPut": m.DirectPut, "directDelete": m.DirectDelete, "directDeleteRange": m.DirectDeleteRange,
+		"directMerge": m.DirectMerge, "directCount": m.DirectCount,
 		"more1": m.UpdateCount, "more2": m.AppendList, "more3": m.GetList, "more4": m.GetCount,
 		"everything": m.Everything, "committed": m.Committed, "changes": m.Changes,
 		"commit": m.Commit, "abort": m.Abort, "setMeta": m.SetMeta, "flush": m.Flush, "reopen": m.Reopen, "crash": m.Crash,
@@ -447,7 +564,8 @@ func actions(m *machine) map[string]func(*rapid.T) {
 func TestAnyOrderOfOperations(t *testing.T) {
 	crashes := 0
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{t: t, fs: vfs.NewCrashableMem(), now: newState(), old: newState(), history: []state{newState()}}
+		m := &machine{t: t, fs: vfs.NewCrashableMem(), history: []state{newState()}}
+		m.begin(newState())
 		m.reopen()
 		defer func() { m.must(m.o.Close()) }()
 		t.Repeat(actions(m))
@@ -462,19 +580,21 @@ func TestAnyOrderOfOperations(t *testing.T) {
 // order, is the state.
 func TestChangelogRestores(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{t: t, fs: vfs.NewCrashableMem(), now: newState(), old: newState(), history: []state{newState()}}
+		m := &machine{t: t, fs: vfs.NewCrashableMem(), history: []state{newState()}}
+		m.begin(newState())
 		m.reopen()
 		defer func() { m.must(m.o.Close()) }()
 		var log []store.Change
 		for range rapid.IntRange(1, 10).Draw(t, "transactions") {
 			for range rapid.IntRange(0, 6).Draw(t, "operations") {
-				rapid.SampledFrom([]func(*rapid.T){m.Put, m.Delete, m.DeleteRange, m.UpdateCount, m.DeleteCount, m.AppendList, m.PutTime}).Draw(t, "op")(t)
+				rapid.SampledFrom([]func(*rapid.T){m.Put, m.Delete, m.DeleteRange, m.UpdateCount, m.DeleteCount, m.AppendList, m.PutTime, m.Merge, m.DirectPut, m.DirectDelete, m.DirectCount}).Draw(t, "op")(t)
 			}
 			changes, err := m.o.Seal()
 			m.must(err)
 			for _, c := range changes {
 				log = append(log, store.Change{Key: bytes.Clone(c.Key), Value: bytes.Clone(c.Value)})
 			}
+			m.sealed()
 			m.applied()
 			m.must(m.o.Apply(m.position()))
 		}

@@ -88,7 +88,7 @@ func open(c Config) (_ *Owner, err error) {
 		return nil, openError(err)
 	}
 	o.d = newDatabase(c.Dir, db)
-	o.d.settle = o.settle
+	o.d.settle, o.d.settled = o.settle, func() bool { return !o.pending.any.Load() }
 	o.pending.limit = o.size / 2
 	o.db.o = o
 	o.tx = newTransaction(o.d, db, c.Options.TableCache)

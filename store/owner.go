@@ -70,8 +70,9 @@ func (o *Owner) Meta() []byte { return o.meta }
 // removed what was in it.
 func (o *Owner) Discarded() bool { return o.discarded }
 
-// Seal ends the writing of a transaction and returns what it changed: one
-// Change per key, in the order of stored keys. They are valid, and writes
+// Seal ends the writing of a transaction and returns what it changed, and what
+// was written directly and waits for a commit: one Change per key, in the order
+// of stored keys. They are valid, and writes
 // answer ErrSealed, until Apply or Abort.
 func (o *Owner) Seal() ([]Change, error) {
 	if err := o.usable(); err != nil {
@@ -115,25 +116,29 @@ func (o *Owner) Apply(meta []byte) error {
 		return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
 	}
 	o.reopen(true)
+	if err := o.catchUp(); err != nil {
+		return fmt.Errorf("apply to %s: %w", o.config.Dir, err)
+	}
 	return nil
 }
 
-// apply makes changes and a position part of the database's state. Once much
-// has been taken, and is not with the storage library yet, it is brought there
-// beside the shard's work; once twice as much has, it is waited for.
+// apply makes the sealed changes, direct writes among them, and a position part
+// of the database's state.
 func (o *Owner) apply(changes []Change, meta []byte) error {
+	return o.d.direct.apply(func() error { return o.take(changes, meta) })
+}
+
+// take makes changes and a position pending. Once much is, it is brought to the
+// storage library beside the shard's work.
+func (o *Owner) take(changes []Change, meta []byte) error {
 	if err := o.tx.point.drop(o.d); err != nil {
 		return err
 	}
 	bytes, err := o.pending.add(changes, meta, &o.tx.arena)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case bytes >= 2*o.pending.limit:
-		if err := o.settle(); err != nil {
-			return err
-		}
-	case bytes >= o.pending.limit:
+	}
+	if bytes >= o.pending.limit {
 		o.settleSoon()
 	}
 	size := len(meta)
@@ -142,6 +147,15 @@ func (o *Owner) apply(changes []Change, meta []byte) error {
 	}
 	o.applied(int64(size), meta)
 	return nil
+}
+
+// catchUp waits until what is pending is within bounds, if it isn't: the storage
+// library is slower than the shard.
+func (o *Owner) catchUp() error {
+	if o.pending.bytes() < 2*o.pending.limit {
+		return nil
+	}
+	return o.settle()
 }
 
 func (o *Owner) applied(size int64, meta []byte) {
@@ -153,7 +167,7 @@ func (o *Owner) applied(size int64, meta []byte) {
 }
 
 // Abort forgets what the transaction has written, and what its tables have
-// decoded of the keys that it touched. After a fence it does nothing: a Consume
+// decoded of the keys that it touched. Direct writes go with the next one. After a fence it does nothing: a Consume
 // that was given up may still be writing, to be forgotten with the Owner.
 func (o *Owner) Abort() {
 	if o.usable() != nil {
@@ -163,6 +177,7 @@ func (o *Owner) Abort() {
 		// A read that failed has said so to whoever read.
 		o.config.Logger.Warn("end of reading", "dir", o.config.Dir, "error", err)
 	}
+	o.d.direct.abort()
 	o.reopen(false)
 }
 
@@ -178,7 +193,7 @@ func (o *Owner) SetMeta(meta []byte) error {
 	if err := o.usable(); err != nil {
 		return err
 	}
-	if err := o.apply(nil, meta); err != nil {
+	if err := o.take(nil, meta); err != nil {
 		return fmt.Errorf("set position of %s: %w", o.config.Dir, err)
 	}
 	return nil
@@ -293,7 +308,10 @@ func (o *Owner) Unflushed() (bytes int64, since time.Time) {
 // Fence makes every read and write of the transaction, and of the DB, return
 // ErrFenced from now on, also in a Consume that still runs. Flush and Close go
 // on: what has been applied was committed. It may be called from any goroutine.
-func (o *Owner) Fence() { o.tx.setState(stateFenced) }
+func (o *Owner) Fence() {
+	o.tx.setState(stateFenced)
+	o.d.direct.end(ErrFenced)
+}
 
 // Interrupt makes Flush, Apply and Close stop waiting for disk space, now and
 // later. Those that would wait return ErrInterrupted, and the database stands
@@ -332,7 +350,8 @@ func (o *Owner) close(before error) error {
 	if o.tx.fenced() != nil {
 		reason = ErrFenced // also for a Consume that is in the middle of a read
 	}
-	o.end()
+	o.d.direct.end(reason)
+	o.end(reason)
 	err := errors.Join(before, o.d.closeReads(reason))
 	if o.fatalError() != nil {
 		o.disk.freeze()

@@ -92,7 +92,7 @@ func TestI2StateAndMetaInOneBatch(t *testing.T) {
 				return
 			}
 			check("read", o.d, snap)
-			if err := o.d.release(snap); err != nil {
+			if err := o.d.release(snap.Snapshot); err != nil {
 				t.Error(err)
 			}
 			reads++

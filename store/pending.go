@@ -30,7 +30,7 @@ type pending struct {
 		spare  taken         // memory to use again
 		chunks [][]byte      // the same, for arenas
 		busy   chan struct{} // closed when the settling that is under way ends; nil if none is
-		ended  bool          // nothing is settled any more
+		ended  error         // nothing is settled any more, and why
 		err    error         // of a settling that failed: the last one there was
 	}
 
@@ -91,9 +91,13 @@ func (o *Owner) settle() error {
 		<-busy
 		p.mu.Lock()
 	}
-	if p.mu.err != nil || p.mu.ended || p.mu.taken.commits == 0 {
+	if p.mu.err != nil || p.mu.taken.commits == 0 {
 		defer p.mu.Unlock()
 		return p.mu.err
+	}
+	if p.mu.ended != nil {
+		defer p.mu.Unlock()
+		return p.mu.ended
 	}
 	busy := make(chan struct{})
 	p.mu.busy = busy
@@ -184,11 +188,18 @@ func (o *Owner) settleSoon() {
 	}
 }
 
-// end makes later settlings do nothing, and waits for those under way.
-func (o *Owner) end() {
+// bytes returns what is pending.
+func (p *pending) bytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.taken.bytes
+}
+
+// end makes later settlings answer with a reason, and waits for those under way.
+func (o *Owner) end(reason error) {
 	p := &o.pending
 	p.mu.Lock()
-	p.mu.ended = true
+	p.mu.ended = reason
 	busy := p.mu.busy
 	p.mu.Unlock()
 	if busy != nil {

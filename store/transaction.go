@@ -255,14 +255,23 @@ func (t *Transaction) fail(err error) {
 	}
 }
 
-// Size estimates the bytes that the transaction holds in memory.
-func (t *Transaction) Size() int64 { return t.raw.size + t.timers.size + t.cache.held }
+// Size estimates the bytes that the transaction holds in memory, with those of
+// direct writes that go with it.
+func (t *Transaction) Size() int64 {
+	return t.raw.size + t.timers.size + t.cache.held + t.d.direct.waiting.Load()
+}
 
 // seal turns everything that the transaction has changed into one list, in the
 // order of stored keys: raw keys first, then table by table, then timers.
 func (t *Transaction) seal() ([]Change, error) {
 	if t.err != nil {
 		return nil, t.err
+	}
+	// Tables learn of all direct writes that this commit has in it before what
+	// they have changed is decided.
+	direct := t.d.direct.seal()
+	for _, s := range t.used {
+		s.catchUp()
 	}
 	out := t.raw.seal(t.sealed[:0], &t.sorter)
 	var err error
@@ -271,7 +280,7 @@ func (t *Transaction) seal() ([]Change, error) {
 			return nil, err
 		}
 	}
-	out = t.timers.seal(out, &t.sorter)
+	out = withDirect(t.timers.seal(out, &t.sorter), direct)
 	t.sealed = out
 	return out, nil
 }
