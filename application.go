@@ -15,7 +15,7 @@ type application struct {
 }
 
 func (a *application) general() general {
-	return general{a.logLevel, a.logFormat, a.version, a.Memory}
+	return general{a.process, a.Memory}
 }
 
 // serve runs the consumers, with a broker if none is named, and the admin API
@@ -39,13 +39,14 @@ func (a *application) serve(ctx context.Context, p *program) (err error) {
 	p.warnOfPlainPasswords(a.Cluster)
 	app, err := consumer.New(a.Config, a.consumers...)
 	if err != nil {
-		return usageError{err}
+		return a.explain(err, fields)
 	}
 	source := admin.Source{
 		Ready:    func() error { return ready(ctx, app.Ready) },
 		Status:   func() admin.Status { return statusOf(app.Status(), ready(ctx, app.Ready)) },
 		Gatherer: registry,
 		Logger:   p.log,
+		Token:    string(a.adminToken),
 	}
 	if own != nil {
 		own.show(&source)

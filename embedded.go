@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 
@@ -67,12 +66,6 @@ func (e *embedded) unused(instead string) (errs []error) {
 		errs = append(errs, fmt.Errorf("--partitions is for the broker within the process: on others, %s", instead))
 	}
 	return errs
-}
-
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // defaultStateDir is where a program keeps its state that is told nothing: in

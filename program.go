@@ -26,7 +26,7 @@ const (
 
 // body is what a program runs: consumers, or the worker of a queue.
 type body interface {
-	table() []config.Setting // where the flags and variables go
+	table() []config.Setting // where the settings go
 	load(Options) error      // fills the settings in
 	general() general        // once they are loaded
 	serve(context.Context, *program) error
@@ -34,10 +34,8 @@ type body interface {
 
 // general are the settings that every program has.
 type general struct {
-	logLevel  slog.Level
-	logFormat string
-	version   bool
-	memory    int64 // the budget that the garbage collector is tuned to
+	process
+	memory int64 // the budget that the garbage collector is tuned to
 }
 
 // program is one run of a body as a program.
@@ -56,7 +54,7 @@ func (p *program) run(ctx context.Context) int {
 	p.general = p.body.general()
 	switch {
 	case errors.Is(err, config.ErrHelp):
-		fmt.Fprintf(p.Stdout, "Usage: %s [FLAG…]\n\nEach flag has a variable: %s for %s. A flag wins over its variable.\n\n%s", p.name(), "PAWL_APPLICATION", "--application", config.Usage(p.body.table()))
+		fmt.Fprintf(p.Stdout, "Usage: %s [FLAG…]\n\nEach flag has a variable and a key in %s: %s and %s for %s. A flag wins\nover its variable, and that over the file.\n\n%s", p.name(), config.DefaultFile, "PAWL_APPLICATION", "application", "--application", config.Usage(p.body.table()))
 		return exitOK
 	case err != nil:
 		p.complain(err)
@@ -64,6 +62,13 @@ func (p *program) run(ctx context.Context) int {
 		return exitUsage
 	case p.version:
 		fmt.Fprintf(p.Stdout, "%s: Pawl %s, %s, %s/%s\n", p.name(), consumer.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		return exitOK
+	}
+	if format, wanted := p.loaded.PrintWanted(); wanted {
+		if err := p.loaded.Print(p.Stdout, format); err != nil {
+			p.complain(err)
+			return exitError
+		}
 		return exitOK
 	}
 	p.log = p.logger()

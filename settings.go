@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/config"
 )
@@ -20,22 +19,30 @@ type settings struct {
 	consumer.Config
 	tls config.TLSFiles
 	embedded
+	process
 
-	stop      string
-	admin     string
-	logLevel  slog.Level
-	logFormat string
-	version   bool
+	stop string
+}
+
+// fields has the setting of each field of the configuration.
+var fields = map[string]string{
+	"Application": "application", "Instance": "instance", "StateDir": "state-dir", "Start": "start", "OnFailure": "on-failure",
+	"OnOffsetOutOfRange": "on-offset-out-of-range", "CommitInterval": "commit-interval", "CommitPause": "commit-pause",
+	"TransactionBytes": "transaction-bytes", "TransactionMessages": "transaction-messages", "TransactionTimeout": "transaction-timeout",
+	"FlushInterval": "flush-interval", "FlushBytes": "flush-bytes", "FenceTimeout": "fence-timeout", "RestoreStall": "restore-stall",
+	"BackoffMin": "backoff-min", "BackoffMax": "backoff-max", "DrainTimeout": "drain", "StuckAfter": "stuck-after",
+	"SessionTimeout": "session-timeout", "HeartbeatInterval": "heartbeat-interval", "TopicsInterval": "topics-interval",
+	"Memory": "memory", "CreateTopics": "partitions", "Replication": "replication",
 }
 
 // table returns every setting of a program.
 func (s *settings) table() []config.Setting {
 	return slices.Concat([]config.Setting{
-		{Name: "brokers", Value: config.List(&s.Cluster.Brokers, "HOST:PORT"), Unset: "a broker within the process", Help: "Kafka brokers to start from"},
+		config.BrokersSetting(&s.Cluster, "a broker within the process"),
 		{Name: "application", Value: config.Text(&s.Application, "NAME"), Unset: "the program's file name", Help: "name of the application and of its group"},
 		{Name: "instance", Value: config.Text(&s.Instance, "NAME"), Unset: "host name and state directory", Help: "name of this process within the group, the same after a restart"},
-		{Name: "state-dir", Value: config.Text(&s.StateDir, "DIR"), Unset: "with the broker within the process, ~/.local/state/pawl/APPLICATION", Help: "directory of the shards' databases, and of the data of the broker within the process; needed with --brokers"},
-	}, s.embedded.table(), loginSettings(&s.Cluster, &s.tls), []config.Setting{
+		{Name: "state-dir", Value: config.Path(&s.StateDir, "DIR"), Unset: "with the broker within the process, ~/.local/state/pawl/APPLICATION", Help: "directory of the shards' databases, and of the data of the broker within the process; needed with --brokers"},
+	}, s.embedded.table(), config.ClusterSettings(&s.Cluster, &s.tls), []config.Setting{
 		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", parseStart), Default: "earliest", Help: "where a shard begins that has never consumed"},
 		{Name: "on-failure", Value: config.Choice(&s.OnFailure, consumer.StopShard, consumer.Retry, consumer.DeadLetter, consumer.Skip), Default: string(consumer.StopShard), Help: "what becomes of a message that fails"},
 		{Name: "on-offset-out-of-range", Value: config.Choice(&s.OnOffsetOutOfRange, consumer.FailShard, consumer.GoToEarliest, consumer.GoToLatest), Default: string(consumer.FailShard), Help: "what to do when messages are gone that were not consumed"},
@@ -57,53 +64,29 @@ func (s *settings) table() []config.Setting {
 		{Name: "session-timeout", Value: config.Duration(&s.SessionTimeout), Default: "10s", Help: "time without a heartbeat after which the group counts the process as gone"},
 		{Name: "heartbeat-interval", Value: config.Duration(&s.HeartbeatInterval), Default: "300ms", Help: "time between heartbeats"},
 		{Name: "topics-interval", Value: config.Duration(&s.TopicsInterval), Default: "10s", Help: "how often topics are looked at for new partitions"},
-		{Name: "memory", Value: config.Bytes(&s.Memory), Default: "512MiB", Help: "budget of all shards' caches, tables and transactions"},
+		{Name: "memory", Value: config.Bytes(&s.Memory), Unset: memoryUnset, Help: "budget that all limits in bytes and the garbage collector's are derived from"},
 		{Name: "replication", Value: config.Int(&s.Replication, 1), Unset: "the broker's", Help: "replication factor of the topics that are created"},
 		{Name: "allow-old-broker", Value: config.Bool(&s.AllowOldBroker), Help: "run on brokers older than Apache Kafka 4.0"},
 		{Name: "stop", Value: config.Choice(&s.stop, "leave", "keep"), Default: "leave", Help: "at the end, leave the group, or keep the membership for a restart within the session timeout"},
-	}, processSettings(&s.admin, &s.logLevel, &s.logFormat, &s.version))
+	}, s.process.table())
 }
 
-// loginSettings are those by which a program is let in by brokers.
-func loginSettings(c *cluster.Cluster, f *config.TLSFiles) []config.Setting {
-	return []config.Setting{
-		{Name: "tls", Value: config.Bool(&f.On), Help: "use TLS; the other TLS flags imply it"},
-		{Name: "tls-ca", Value: config.Text(&f.CA, "FILE"), Unset: "the system's", Help: "certificates that sign the brokers'"},
-		{Name: "tls-cert", Value: config.Text(&f.Cert, "FILE"), Help: "certificate of this client"},
-		{Name: "tls-key", Value: config.Text(&f.Key, "FILE"), Help: "key of this client's certificate"},
-		{Name: "tls-server-name", Value: config.Text(&f.ServerName, "HOST"), Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
-		{Name: "sasl-mechanism", Value: config.Choice(&c.SASL.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512), Unset: "none", Help: "how to log in"},
-		{Name: "sasl-username", Value: config.Text(&c.SASL.Username, "NAME"), Help: "who logs in"},
-		{Name: "sasl-password", Value: config.SecretText(&c.SASL.Password), Secret: true, Help: "password; there is no flag for it"},
-	}
-}
-
-// processSettings are those of the process around what it runs.
-func processSettings(admin *string, level *slog.Level, format *string, version *bool) []config.Setting {
-	return []config.Setting{
-		{Name: "admin", Value: config.Parsed(admin, "HOST:PORT", parseAddress), Default: "127.0.0.1:0", Help: "where /metrics, /healthz, /readyz and /v1/status are served; port 0 is a free one"},
-		{Name: "log-level", Value: config.Parsed(level, "debug|info|warn|error", parseLevel), Default: "info", Help: "least level that is logged"},
-		{Name: "log-format", Value: config.Choice(format, "text", "json"), Default: "text", Help: "format of the log, which goes to standard error"},
-		{Name: "version", Value: config.Bool(version), FlagOnly: true, Help: "print the version and exit"},
-	}
-}
+// memoryUnset says what memory is where it is not set.
+const memoryUnset = "512MiB, or two fifths of the memory that there is"
 
 // load fills the settings in, and checks what one says of another. What the
 // values themselves may be is left to consumer.New.
 func (s *settings) load(o Options) error {
-	if err := config.Load(s.table(), o.Args, o.Env); err != nil || s.version {
+	if done, err := s.read(s.table(), o); done {
 		return err
 	}
-	var errs []error
+	errs := []error{s.process.check()}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if s.Application == "" {
-		s.Application = applicationOf(o.Name)
-	}
+	s.named(&s.Application, o)
+	s.budget(&s.Memory, o)
 	s.KeepMembership = s.stop == "keep"
+	errs = append(errs, s.reach(&s.Cluster, s.tls))
 	if len(s.Cluster.Brokers) == 0 {
-		if s.tls.Wanted() || s.Cluster.SASL != (cluster.SASL{}) {
-			bad("TLS or SASL is set and no brokers are named: set --brokers")
-		}
 		if s.partitions == 0 {
 			s.partitions = defaultPartitions
 		}
@@ -113,17 +96,14 @@ func (s *settings) load(o Options) error {
 			var err error
 			s.StateDir, err = defaultStateDir(o.Env, s.Application)
 			errs = append(errs, err)
+			s.loaded.Derive("state-dir", s.StateDir, "for the broker within the process")
 		}
 		return errors.Join(errs...)
 	}
 	if s.StateDir == "" {
-		bad("--brokers is set and no state directory: set --state-dir to a directory that outlives the process, so that a restart need not restore")
+		bad("%s is set and no state directory: set --state-dir to a directory that outlives the process, so that a restart need not restore", s.loaded.Named("brokers"))
 	}
 	errs = append(errs, s.embedded.unused("create the topics, or give their descriptions topic.Partitions")...)
-	var err error
-	if s.Cluster.TLS, err = s.tls.Load(); err != nil {
-		errs = append(errs, err)
-	}
 	return errors.Join(errs...)
 }
 

@@ -28,7 +28,7 @@ func TestSettings(t *testing.T) {
 			--restore-stall=63s --backoff-min=101ms --backoff-max=31s --drain=32s --stuck-after=6m --session-timeout=12s
 			--heartbeat-interval=301ms --topics-interval=13s --memory=1GiB --replication=3 --allow-old-broker --stop=keep
 			--admin=:9999 --log-level=debug --log-format=json`),
-		Env: []string{"PAWL_SASL_PASSWORD=hunter2"},
+		Env: []string{"PAWL_SASL_PASSWORD=hunter2", "PAWL_ADMIN_TOKEN=open sesame"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,9 +47,11 @@ func TestSettings(t *testing.T) {
 			SessionTimeout: 12 * time.Second, HeartbeatInterval: 301 * time.Millisecond, TopicsInterval: 13 * time.Second,
 			Memory: 1 << 30, Replication: 3, KeepMembership: true, AcceptStateLoss: true, AllowOldBroker: true,
 		},
-		stop: "keep", admin: ":9999", logLevel: slog.LevelDebug, logFormat: "json",
+		process: process{admin: ":9999", adminToken: "open sesame", logLevel: slog.LevelDebug, logFormat: "json"},
+		stop:    "keep",
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, consumer.Start{}), cmpopts.EquateComparable(config.TLSFiles{}, embedded{})); diff != "" {
+	got.loaded = nil
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, process{}, consumer.Start{}), cmpopts.EquateComparable(config.TLSFiles{}, embedded{}, cluster.SASL{}), cmpopts.IgnoreFields(process{}, "loaded")); diff != "" {
 		t.Errorf("settings: got + want -\n%s", diff)
 	}
 }

@@ -56,6 +56,10 @@ func TestUsageErrors(t *testing.T) {
 			`--memory "x": want a size such as 64MiB or 1.5GiB`,
 		}},
 		{[]string{"--brokers=127.0.0.1:9"}, nil, []string{"--brokers is set and no state directory: set --state-dir to a directory that outlives the process, so that a restart need not restore"}},
+		{[]string{"--admin=:9999"}, nil, []string{`--admin ":9999": others can reach this address: set PAWL_ADMIN_TOKEN or --admin-token-file, and whoever asks must know it`}},
+		{nil, []string{"PAWL_ADMIN=0.0.0.0:9999"}, []string{`PAWL_ADMIN "0.0.0.0:9999": others can reach this address: set PAWL_ADMIN_TOKEN or --admin-token-file, and whoever asks must know it`}},
+		{[]string{"--print-confg"}, nil, []string{"unknown flag --print-confg: did you mean --print-config?"}},
+		{[]string{"-o", "json"}, nil, []string{"--output is for --print-config, which is not set"}},
 		{append(brokers, "--listen=:0"), nil, []string{"--listen opens the broker within the process, and --brokers names others: set one of them"}},
 		{append(brokers, "--insecure"), nil, []string{"--insecure is for the broker within the process, and --brokers names others"}},
 		{[]string{"--listen=0.0.0.0:0"}, nil, []string{"--listen 0.0.0.0:0: others can reach this address, and nobody has to say who they are: set --insecure to let everybody in, or run pawl serve, which knows users"}},
@@ -66,10 +70,10 @@ func TestUsageErrors(t *testing.T) {
 		{append(brokers, "--tls-ca="+missing), nil, []string{"--tls-ca: open " + missing + ": no such file or directory"}},
 		{append(brokers, "--tls-ca="+text), nil, []string{"--tls-ca: " + text + " holds no certificate in PEM form"}},
 		{append(brokers, "--tls-cert="+text), nil, []string{"--tls-cert goes together with tls-key, which is not set"}},
-		{append(brokers, "--sasl-mechanism=PLAIN", "--sasl-username=ann"), nil, []string{"configure application wordcount: SASL PLAIN needs a password"}},
+		{append(brokers, "--sasl-mechanism=PLAIN", "--sasl-username=ann"), nil, []string{"SASL PLAIN needs a password: set PAWL_SASL_PASSWORD or --sasl-password-file"}},
 		{append(brokers, "--application=Word.Count", "--drain=5h"), nil, []string{
-			`configure application Word.Count: application name "Word.Count": want lower-case letters, digits and hyphens`,
-			"drain timeout is 5h0m0s: want 10ms to 1h0m0s",
+			`--application "Word.Count": application name "Word.Count": want lower-case letters, digits and hyphens`,
+			`--drain "5h": drain timeout is 5h0m0s: want 10ms to 1h0m0s`,
 		}},
 	} {
 		status, stdout, stderr := program(t, tt.args, tt.env, counter{})
@@ -77,7 +81,7 @@ func TestUsageErrors(t *testing.T) {
 		for _, line := range tt.want {
 			want += "wordcount: " + line + "\n"
 		}
-		if !strings.Contains(want, "configure application") {
+		if !strings.Contains(want, "drain timeout") { // which is only known when the consumers are
 			want += "wordcount: --help lists the flags\n"
 		}
 		if status != 2 || stdout != "" || stderr != want {

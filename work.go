@@ -42,7 +42,7 @@ type queue struct {
 	handler messaging.Handler
 }
 
-func (q *queue) general() general { return general{q.logLevel, q.logFormat, q.version, q.memory} }
+func (q *queue) general() general { return general{q.process, q.memory} }
 
 // serve runs the worker, with a broker if none is named, and the admin API
 // beside it.
@@ -67,13 +67,14 @@ func (q *queue) serve(ctx context.Context, p *program) (err error) {
 	p.warnOfPlainPasswords(q.Cluster)
 	w, err := messaging.New(q.Config, q.handler)
 	if err != nil {
-		return usageError{err}
+		return q.explain(err, workFields)
 	}
 	source := admin.Source{
 		Ready:    func() error { return ready(ctx, w.Health) },
 		Status:   func() admin.Status { return queueStatusOf(w.Stats(), q.Instance, ready(ctx, w.Health)) },
 		Gatherer: registry,
 		Logger:   p.log,
+		Token:    string(q.adminToken),
 	}
 	if own != nil {
 		own.show(&source)

@@ -145,10 +145,10 @@ func TestWorkUsageErrors(t *testing.T) {
 	}{
 		{"--order key-strict", `--order "key-strict": want key, key-relaxed, partition or unordered`},
 		{"--retry-delays 10s,x", `--retry-delays "10s,x": want durations such as 10s,1m,10m, or none`},
-		{"--retry-delays 1m,10s", `messaging: delays of the tiers are [1m0s 10s]: want rising order`},
+		{"--retry-delays 1m,10s", `--retry-delays "1m,10s": delays of the tiers are [1m0s 10s]: want rising order`},
 		{"--rate-limit 0", `--rate-limit "0": want a number above zero`},
 		{"--start noon", `--start "noon": want earliest, latest or a time such as 2006-01-02T15:04:05Z`},
-		{"--consumer a.b --concurrency 999999", "messaging: consumer name \"a.b\": want letters, digits, '_' and '-'\nconcurrency is 999999: want 1 to 100000"},
+		{"--consumer a.b --concurrency 999999", "--consumer \"a.b\": consumer name \"a.b\": want letters, digits, '_' and '-'\n--concurrency \"999999\": concurrency is 999999: want 1 to 100000"},
 		{"--brokers 127.0.0.1:9 --listen :0", "--listen opens the broker within the process, and --brokers names others: set one of them"},
 		{"--brokers 127.0.0.1:9 --state-dir x", "--state-dir is for the broker within the process: a queue on others keeps nothing here"},
 		{"--listen :0", "--listen :0: others can reach this address, and nobody has to say who they are: set --insecure to let everybody in, or run pawl serve, which knows users"},

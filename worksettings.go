@@ -3,14 +3,12 @@ package pawl
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/config"
 	"github.com/pawlstream/pawl/messaging"
 )
@@ -21,24 +19,31 @@ type workSettings struct {
 	messaging.Config
 	tls config.TLSFiles
 	embedded
+	process
 
-	stateDir  string
-	admin     string
-	memory    int64
-	logLevel  slog.Level
-	logFormat string
-	version   bool
+	stateDir string
+	memory   int64
+}
+
+// workFields has the setting of each field of the configuration.
+var workFields = map[string]string{
+	"Application": "application", "Consumer": "consumer", "Instance": "instance", "Start": "start", "RateLimit": "rate-limit",
+	"Concurrency": "concurrency", "MaxUnsettled": "max-unsettled", "MaxSpan": "max-span", "MaxBytes": "max-bytes",
+	"Retry.InPlace": "retry-attempts", "Retry.BackoffMin": "retry-backoff-min", "Retry.BackoffMax": "retry-backoff-max", "Retry.Tiers": "retry-delays",
+	"Breaker.Cooldown": "breaker-cooldown", "DeadLetters.Topic": "dead-letters", "DeadLetters.MaxCrashes": "max-crashes",
+	"CommitInterval": "commit-interval", "DrainTimeout": "drain", "WriteTimeout": "write-timeout", "StuckAfter": "stuck-after",
+	"SessionTimeout": "session-timeout", "HeartbeatInterval": "heartbeat-interval", "TopicsInterval": "topics-interval", "HandlerTimeout": "handler-timeout",
 }
 
 // table returns every setting of such a program.
 func (s *workSettings) table() []config.Setting {
 	return slices.Concat([]config.Setting{
-		{Name: "brokers", Value: config.List(&s.Cluster.Brokers, "HOST:PORT"), Unset: "a broker within the process", Help: "Kafka brokers to start from"},
+		config.BrokersSetting(&s.Cluster, "a broker within the process"),
 		{Name: "application", Value: config.Text(&s.Application, "NAME"), Unset: "the program's file name", Help: "name of the application; its group is APPLICATION.CONSUMER"},
 		{Name: "consumer", Value: config.Text(&s.Consumer, "NAME"), Unset: "the topic's name", Help: "name of the consumer among those of the application"},
 		{Name: "instance", Value: config.Text(&s.Instance, "NAME"), Unset: "none: a new member at each start", Help: "name of this process within the group, the same after a restart"},
-		{Name: "state-dir", Value: config.Text(&s.stateDir, "DIR"), Unset: "~/.local/state/pawl/APPLICATION", Help: "directory of the data of the broker within the process"},
-	}, s.embedded.table(), loginSettings(&s.Cluster, &s.tls), []config.Setting{
+		{Name: "state-dir", Value: config.Path(&s.stateDir, "DIR"), Unset: "~/.local/state/pawl/APPLICATION", Help: "directory of the data of the broker within the process"},
+	}, s.embedded.table(), config.ClusterSettings(&s.Cluster, &s.tls), []config.Setting{
 		{Name: "start", Value: config.Parsed(&s.Start, "earliest|latest|TIME", parseWorkStart), Default: "earliest", Help: "where a partition begins that was never consumed"},
 		{Name: "on-offset-out-of-range", Value: config.Choice(&s.OnOffsetOutOfRange, messaging.GoToEarliest, messaging.GoToLatest, messaging.Fail), Default: string(messaging.GoToEarliest), Help: "what to do when messages are gone that were not consumed"},
 
@@ -48,12 +53,12 @@ func (s *workSettings) table() []config.Setting {
 		{Name: "handler-timeout", Value: config.Duration(&s.HandlerTimeout), Unset: "no limit", Help: "time after which a handler's context ends"},
 		{Name: "max-unsettled", Value: config.Int(&s.MaxUnsettled, 1), Default: "10000", Help: "messages of a partition that are read and not settled, above which it is read no further"},
 		{Name: "max-span", Value: config.Int(&s.MaxSpan, 1), Default: "100000", Help: "and messages from the oldest of them to the last"},
-		{Name: "max-bytes", Value: config.Bytes(&s.MaxBytes), Default: "32MiB", Help: "and their size"},
+		{Name: "max-bytes", Value: config.Bytes(&s.MaxBytes), Unset: "32MiB, or a sixteenth of --memory if that is less", Help: "and their size"},
 
 		{Name: "retry-attempts", Value: config.Int(&s.Retry.InPlace, 1), Default: "3", Help: "attempts before a message goes to the first delay topic, the first among them"},
 		{Name: "retry-backoff-min", Value: config.Duration(&s.Retry.BackoffMin), Default: "100ms", Help: "time between these attempts, at first"},
 		{Name: "retry-backoff-max", Value: config.Duration(&s.Retry.BackoffMax), Default: "5s", Help: "and at most"},
-		{Name: "retry-delays", Value: config.Parsed(&s.Retry.Tiers, "DURATION,…|none", parseDelays), Default: "10s,1m,10m", Help: "delays of the delay topics, each of which a message goes through once"},
+		{Name: "retry-delays", Value: config.ParsedList(&s.Retry.Tiers, "DURATION,…|none", parseDelays), Default: "10s,1m,10m", Help: "delays of the delay topics, each of which a message goes through once"},
 		{Name: "breaker-failures", Value: config.Int(&s.Breaker.Failures, 1), Default: "100", Help: "failed attempts without a success between them after which handlers pause"},
 		{Name: "breaker-cooldown", Value: config.Duration(&s.Breaker.Cooldown), Default: "5s", Help: "time before one message is tried then"},
 		{Name: "dead-letters", Value: config.Text(&s.DeadLetters.Topic, "TOPIC"), Unset: "APPLICATION.CONSUMER.dlq", Help: "where messages go whose attempts are used up"},
@@ -66,25 +71,25 @@ func (s *workSettings) table() []config.Setting {
 		{Name: "session-timeout", Value: config.Duration(&s.SessionTimeout), Default: "10s", Help: "time without a heartbeat after which the group counts the process as gone"},
 		{Name: "heartbeat-interval", Value: config.Duration(&s.HeartbeatInterval), Default: "300ms", Help: "time between heartbeats"},
 		{Name: "topics-interval", Value: config.Duration(&s.TopicsInterval), Default: "10s", Help: "how often the topic is looked at for new partitions"},
-		{Name: "memory", Value: config.Bytes(&s.memory), Default: "512MiB", Help: "size of the heap that the garbage collector is tuned to"},
-	}, processSettings(&s.admin, &s.logLevel, &s.logFormat, &s.version))
+		{Name: "memory", Value: config.Bytes(&s.memory), Unset: memoryUnset, Help: "budget that limits in bytes and the garbage collector's are derived from"},
+	}, s.process.table())
 }
 
 // load fills the settings in, and checks what one says of another. What the
 // values themselves may be is left to messaging.New.
 func (s *workSettings) load(o Options) error {
-	if err := config.Load(s.table(), o.Args, o.Env); err != nil || s.version {
+	if done, err := s.read(s.table(), o); done {
 		return err
 	}
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if s.Application == "" {
-		s.Application = applicationOf(o.Name)
+	errs := []error{s.process.check()}
+	s.named(&s.Application, o)
+	s.budget(&s.memory, o)
+	if s.MaxBytes == 0 {
+		s.MaxBytes = min(32<<20, s.memory/16)
+		s.loaded.Derive("max-bytes", sizeText(s.MaxBytes), "by --memory")
 	}
+	errs = append(errs, s.reach(&s.Cluster, s.tls))
 	if len(s.Cluster.Brokers) == 0 {
-		if s.tls.Wanted() || s.Cluster.SASL != (cluster.SASL{}) {
-			bad("TLS or SASL is set and no brokers are named: set --brokers")
-		}
 		if s.partitions == 0 {
 			s.partitions = defaultPartitions
 		}
@@ -93,16 +98,13 @@ func (s *workSettings) load(o Options) error {
 			var err error
 			s.stateDir, err = defaultStateDir(o.Env, s.Application)
 			errs = append(errs, err)
+			s.loaded.Derive("state-dir", s.stateDir, "for the broker within the process")
 		}
 		return errors.Join(errs...)
 	}
 	errs = append(errs, s.embedded.unused("create the topic")...)
 	if s.stateDir != "" {
-		bad("--state-dir is for the broker within the process: a queue on others keeps nothing here")
-	}
-	var err error
-	if s.Cluster.TLS, err = s.tls.Load(); err != nil {
-		errs = append(errs, err)
+		errs = append(errs, fmt.Errorf("%s is for the broker within the process: a queue on others keeps nothing here", s.loaded.Named("state-dir")))
 	}
 	return errors.Join(errs...)
 }

@@ -171,56 +171,59 @@ func defaultInstance(stateDir string) string {
 // in.
 func (c Config) validate() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fieldError{field, fmt.Errorf(format, args...)})
+	}
 	if err := CheckApplication(c.Application); err != nil {
-		errs = append(errs, err)
+		errs = append(errs, fieldError{"Application", err})
 	}
 	if err := c.Cluster.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.StateDir == "" {
-		bad("no state directory is named")
+		bad("StateDir", "no state directory is named")
 	}
 	for _, d := range []struct {
+		field    string
 		name     string
 		value    time.Duration
 		min, max time.Duration
 	}{
-		{"commit interval", c.CommitInterval, time.Millisecond, time.Hour},
-		{"commit pause", c.CommitPause, 0, c.CommitInterval},
-		{"transaction timeout", c.TransactionTimeout, time.Second, 15 * time.Minute},
-		{"flush interval", c.FlushInterval, time.Second, 24 * time.Hour},
-		{"fence timeout", c.FenceTimeout, time.Second, time.Hour},
-		{"restore stall", c.RestoreStall, time.Second, 24 * time.Hour},
-		{"shortest back-off", c.BackoffMin, time.Millisecond, c.BackoffMax},
-		{"longest back-off", c.BackoffMax, c.BackoffMin, time.Hour},
-		{"drain timeout", c.DrainTimeout, 10 * time.Millisecond, time.Hour},
-		{"stuck limit", c.StuckAfter, time.Second, 24 * time.Hour},
-		{"session timeout", c.SessionTimeout, 500 * time.Millisecond, 30 * time.Minute},
-		{"heartbeat interval", c.HeartbeatInterval, 10 * time.Millisecond, c.SessionTimeout / 3},
-		{"topics interval", c.TopicsInterval, 100 * time.Millisecond, time.Hour},
+		{"CommitInterval", "commit interval", c.CommitInterval, time.Millisecond, time.Hour},
+		{"CommitPause", "commit pause", c.CommitPause, 0, c.CommitInterval},
+		{"TransactionTimeout", "transaction timeout", c.TransactionTimeout, time.Second, 15 * time.Minute},
+		{"FlushInterval", "flush interval", c.FlushInterval, time.Second, 24 * time.Hour},
+		{"FenceTimeout", "fence timeout", c.FenceTimeout, time.Second, time.Hour},
+		{"RestoreStall", "restore stall", c.RestoreStall, time.Second, 24 * time.Hour},
+		{"BackoffMin", "shortest back-off", c.BackoffMin, time.Millisecond, c.BackoffMax},
+		{"BackoffMax", "longest back-off", c.BackoffMax, c.BackoffMin, time.Hour},
+		{"DrainTimeout", "drain timeout", c.DrainTimeout, 10 * time.Millisecond, time.Hour},
+		{"StuckAfter", "stuck limit", c.StuckAfter, time.Second, 24 * time.Hour},
+		{"SessionTimeout", "session timeout", c.SessionTimeout, 500 * time.Millisecond, 30 * time.Minute},
+		{"HeartbeatInterval", "heartbeat interval", c.HeartbeatInterval, 10 * time.Millisecond, c.SessionTimeout / 3},
+		{"TopicsInterval", "topics interval", c.TopicsInterval, 100 * time.Millisecond, time.Hour},
 	} {
 		if d.value < d.min || d.value > d.max {
-			bad("%s is %v: want %v to %v", d.name, d.value, d.min, d.max)
+			bad(d.field, "%s is %v: want %v to %v", d.name, d.value, d.min, d.max)
 		}
 	}
 	if c.TransactionBytes < 1<<10 {
-		bad("transaction bytes is %d: want at least 1,024", c.TransactionBytes)
+		bad("TransactionBytes", "transaction bytes is %d: want at least 1,024", c.TransactionBytes)
 	}
 	if c.TransactionMessages < 1 {
-		bad("transaction messages is %d: want at least 1", c.TransactionMessages)
+		bad("TransactionMessages", "transaction messages is %d: want at least 1", c.TransactionMessages)
 	}
 	if c.FlushBytes < 1<<20 {
-		bad("flush bytes is %d: want at least 1 MiB", c.FlushBytes)
+		bad("FlushBytes", "flush bytes is %d: want at least 1 MiB", c.FlushBytes)
 	}
 	if c.Memory < minMemory {
-		bad("memory is %d bytes: want at least 64 MiB", c.Memory)
+		bad("Memory", "memory is %d bytes: want at least 64 MiB", c.Memory)
 	}
 	if c.CreateTopics < 0 {
-		bad("create topics is %d partitions: want 0 or more", c.CreateTopics)
+		bad("CreateTopics", "create topics is %d partitions: want 0 or more", c.CreateTopics)
 	}
 	if strings.TrimSpace(c.Instance) == "" || len(c.Instance) > maxName {
-		bad("instance %.60q: want 1 to %d bytes", c.Instance, maxName)
+		bad("Instance", "instance %.60q: want 1 to %d bytes", c.Instance, maxName)
 	}
 	if err := c.Start.validate(); err != nil {
 		errs = append(errs, err)
@@ -233,3 +236,15 @@ func (c Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// fieldError is what is wrong with a field of a Config.
+type fieldError struct {
+	field string // as Go names it
+	err   error
+}
+
+func (e fieldError) Error() string { return e.err.Error() }
+func (e fieldError) Unwrap() error { return e.err }
+
+// Field names the field, for programs that know what set it.
+func (e fieldError) Field() string { return e.field }

@@ -242,92 +242,94 @@ var (
 // in.
 func (c Config) validate() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fieldError{field, fmt.Errorf(format, args...)})
+	}
 	if !applicationName.MatchString(c.Application) {
-		bad("application name %q: want lower-case letters, digits and hyphens", c.Application)
+		bad("Application", "application name %q: want lower-case letters, digits and hyphens", c.Application)
 	}
 	if c.Topic == "" {
-		bad("no topic is named")
+		bad("Topic", "no topic is named")
 	} else if err := topic.CheckName(c.Topic); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Topic != "" && !consumerName.MatchString(c.Consumer) {
-		bad("consumer name %q: want letters, digits, '_' and '-'", c.Consumer)
+		bad("Consumer", "consumer name %q: want letters, digits, '_' and '-'", c.Consumer)
 	}
 	for _, name := range []string{RetryTopic(c.Application, c.Consumer, tiersMax), OutcomesTopic(c.DeadLetters.Topic)} {
 		if len(name) > topic.NameMax {
-			bad("the name %.60q… has %d bytes, and Kafka takes %d: shorten the application's or the consumer's name", name, len(name), topic.NameMax)
+			bad("Application", "the name %.60q… has %d bytes, and Kafka takes %d: shorten the application's or the consumer's name", name, len(name), topic.NameMax)
 		}
 	}
 	if err := topic.CheckName(c.DeadLetters.Topic); err != nil {
-		bad("dead letters: %w", err)
+		bad("DeadLetters.Topic", "dead letters: %w", err)
 	}
 	if c.DeadLetters.Topic == c.Topic && c.DeadLetters.Cluster == nil {
-		bad("dead letters go to the input %s: they would come back for ever", c.Topic)
+		bad("DeadLetters.Topic", "dead letters go to the input %s: they would come back for ever", c.Topic)
 	}
 	if err := c.Cluster.Validate(); err != nil {
-		bad("cluster: %w", err)
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}
 	if c.DeadLetters.Cluster != nil {
 		if err := c.DeadLetters.Cluster.Validate(); err != nil {
-			bad("cluster of the dead letters: %w", err)
+			bad("DeadLetters.Cluster", "cluster of the dead letters: %w", err)
 		}
 	}
 	if c.Start.place == "time" && c.Start.at.Before(time.Unix(0, 0)) {
-		bad("start %v: want a time after 1970", c.Start.at)
+		bad("Start", "start %v: want a time after 1970", c.Start.at)
 	}
 	errs = append(errs, oneOf("order", c.Order, ByKey, KeyRelaxed, ByPartition, Unordered),
 		oneOf("decision about offsets out of range", c.OnOffsetOutOfRange, GoToEarliest, GoToLatest, Fail))
 	for _, n := range []struct {
-		name            string
+		field, name     string
 		value, min, max int64
 	}{
-		{"concurrency", int64(c.Concurrency), 1, 100_000},
-		{"most unsettled messages", int64(c.MaxUnsettled), 1, 10_000_000},
-		{"span", int64(c.MaxSpan), 1, 100_000_000},
-		{"bytes", c.MaxBytes, 1 << 10, 1 << 40},
-		{"attempts in place", int64(c.Retry.InPlace), 1, 1000},
-		{"crashes", int64(c.DeadLetters.MaxCrashes), 1, 1000},
-		{"batch", int64(c.BatchMax), 1, 100_000},
-		{"number of tiers", int64(len(c.Retry.Tiers)), 0, tiersMax},
+		{"Concurrency", "concurrency", int64(c.Concurrency), 1, 100_000},
+		{"MaxUnsettled", "most unsettled messages", int64(c.MaxUnsettled), 1, 10_000_000},
+		{"MaxSpan", "span", int64(c.MaxSpan), 1, 100_000_000},
+		{"MaxBytes", "bytes", c.MaxBytes, 1 << 10, 1 << 40},
+		{"Retry.InPlace", "attempts in place", int64(c.Retry.InPlace), 1, 1000},
+		{"DeadLetters.MaxCrashes", "crashes", int64(c.DeadLetters.MaxCrashes), 1, 1000},
+		{"BatchMax", "batch", int64(c.BatchMax), 1, 100_000},
+		{"Retry.Tiers", "number of tiers", int64(len(c.Retry.Tiers)), 0, tiersMax},
 	} {
 		if n.value < n.min || n.value > n.max {
-			bad("%s is %d: want %d to %d", n.name, n.value, n.min, n.max)
+			bad(n.field, "%s is %d: want %d to %d", n.name, n.value, n.min, n.max)
 		}
 	}
 	if c.RateLimit < 0 || math.IsNaN(c.RateLimit) || math.IsInf(c.RateLimit, 0) {
-		bad("rate limit is %v a second: want 0 for none, or more", c.RateLimit)
+		bad("RateLimit", "rate limit is %v a second: want 0 for none, or more", c.RateLimit)
 	}
 	type limited struct {
-		name            string
+		field, name     string
 		value, min, max time.Duration
 	}
 	durations := []limited{
-		{"shortest back-off", c.Retry.BackoffMin, time.Millisecond, c.Retry.BackoffMax},
-		{"longest back-off", c.Retry.BackoffMax, c.Retry.BackoffMin, time.Hour},
-		{"breaker's cool-down", c.Breaker.Cooldown, time.Millisecond, c.Breaker.CooldownMax},
-		{"breaker's longest cool-down", c.Breaker.CooldownMax, c.Breaker.Cooldown, 24 * time.Hour},
-		{"commit interval", c.CommitInterval, 10 * time.Millisecond, time.Minute},
-		{"drain timeout", c.DrainTimeout, 10 * time.Millisecond, time.Hour},
-		{"write timeout", c.WriteTimeout, 100 * time.Millisecond, time.Hour},
-		{"stuck limit", c.StuckAfter, time.Second, 7 * 24 * time.Hour},
-		{"session timeout", c.SessionTimeout, 500 * time.Millisecond, 30 * time.Minute},
-		{"heartbeat interval", c.HeartbeatInterval, 10 * time.Millisecond, c.SessionTimeout / 3},
-		{"topics interval", c.TopicsInterval, 100 * time.Millisecond, time.Hour},
+		{"Retry.BackoffMin", "shortest back-off", c.Retry.BackoffMin, time.Millisecond, c.Retry.BackoffMax},
+		{"Retry.BackoffMax", "longest back-off", c.Retry.BackoffMax, c.Retry.BackoffMin, time.Hour},
+		{"Breaker.Cooldown", "breaker's cool-down", c.Breaker.Cooldown, time.Millisecond, c.Breaker.CooldownMax},
+		{"Breaker.CooldownMax", "breaker's longest cool-down", c.Breaker.CooldownMax, c.Breaker.Cooldown, 24 * time.Hour},
+		{"CommitInterval", "commit interval", c.CommitInterval, 10 * time.Millisecond, time.Minute},
+		{"DrainTimeout", "drain timeout", c.DrainTimeout, 10 * time.Millisecond, time.Hour},
+		{"WriteTimeout", "write timeout", c.WriteTimeout, 100 * time.Millisecond, time.Hour},
+		{"StuckAfter", "stuck limit", c.StuckAfter, time.Second, 7 * 24 * time.Hour},
+		{"SessionTimeout", "session timeout", c.SessionTimeout, 500 * time.Millisecond, 30 * time.Minute},
+		{"HeartbeatInterval", "heartbeat interval", c.HeartbeatInterval, 10 * time.Millisecond, c.SessionTimeout / 3},
+		{"TopicsInterval", "topics interval", c.TopicsInterval, 100 * time.Millisecond, time.Hour},
 	}
 	if c.HandlerTimeout != 0 {
-		durations = append(durations, limited{"handler timeout", c.HandlerTimeout, time.Millisecond, 7 * 24 * time.Hour})
+		durations = append(durations, limited{"HandlerTimeout", "handler timeout", c.HandlerTimeout, time.Millisecond, 7 * 24 * time.Hour})
 	}
 	for i, d := range c.Retry.Tiers {
-		durations = append(durations, limited{fmt.Sprintf("delay of tier %d", i+1), d, tierMin, tierMax})
+		durations = append(durations, limited{"Retry.Tiers", fmt.Sprintf("delay of tier %d", i+1), d, tierMin, tierMax})
 	}
 	for _, d := range durations {
 		if d.value < d.min || d.value > d.max {
-			bad("%s is %v: want %v to %v", d.name, d.value, d.min, d.max)
+			bad(d.field, "%s is %v: want %v to %v", d.name, d.value, d.min, d.max)
 		}
 	}
 	if !slices.IsSorted(c.Retry.Tiers) {
-		bad("delays of the tiers are %v: want rising order", c.Retry.Tiers)
+		bad("Retry.Tiers", "delays of the tiers are %v: want rising order", c.Retry.Tiers)
 	}
 	return errors.Join(errs...)
 }
@@ -338,6 +340,18 @@ const (
 	tierMin  = 10 * time.Millisecond
 	tierMax  = 30 * 24 * time.Hour
 )
+
+// fieldError is what is wrong with a field of a Config.
+type fieldError struct {
+	field string // as Go names it: Retry.BackoffMin
+	err   error
+}
+
+func (e fieldError) Error() string { return e.err.Error() }
+func (e fieldError) Unwrap() error { return e.err }
+
+// Field names the field, for programs that know what set it.
+func (e fieldError) Field() string { return e.field }
 
 func oneOf[T ~string](what string, value T, choices ...T) error {
 	if slices.Contains(choices, value) {

@@ -30,6 +30,9 @@ type Source struct {
 	// where that isn't offered.
 	Backup func(dir string) error
 	Secret string
+
+	// Token, unless it is empty, is what whoever asks must know.
+	Token string
 }
 
 // The server's limits. Whoever reaches the port can neither hold a connection
@@ -93,7 +96,7 @@ func Handler(s Source) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		text(w, http.StatusOK, paths)
 	})
-	return http.MaxBytesHandler(mux, bodyMax)
+	return s.guard(http.MaxBytesHandler(mux, bodyMax))
 }
 
 func (s Source) logger() *slog.Logger {

@@ -197,7 +197,16 @@ func (l *loader) unknownKey(e entry, at place, others []string) error {
 		s := l.settings[i]
 		return fmt.Errorf("%s: no secret is in this file: set %s, or name a file of its own with %s%s", at.at(e), s.variable(), s.Name, fileSuffix)
 	}
-	return fmt.Errorf("%s:%d: unknown key %s%s", at.file, e.line, shown(e.key), Suggest(e.key, append(l.names(Setting.key), others...)))
+	near := nearest(e.key, append(l.names(func(s Setting) string {
+		if s.Secret {
+			return s.Name
+		}
+		return s.key()
+	}), others...))
+	if l.find(func(s Setting) bool { return s.Secret && s.Name == near }) >= 0 {
+		near += fileSuffix
+	}
+	return fmt.Errorf("%s:%d: unknown key %s%s", at.file, e.line, shown(e.key), didYouMean(near))
 }
 
 // shown is a key of a file as an error shows it.

@@ -37,12 +37,6 @@ func (in Input) env(name string) (text string) {
 	return text
 }
 
-// Load is Read without what it has found.
-func Load(settings []Setting, args, env []string) error {
-	_, err := Read(settings, Input{Args: args, Env: env})
-	return err
-}
-
 // Read fills the settings in. An empty variable is one that is not set. The
 // error says everything that is wrong, a line each; it is ErrHelp alone if the
 // user asks for that.

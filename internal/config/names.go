@@ -1,7 +1,7 @@
 package config
 
-// Names are the settings that the programs of pawl.Main and pawl.Work and the
-// command pawl serve have. A file or an environment that is shared holds
+// Names are the settings that the programs of pawl.Main and pawl.Work have. A
+// file or an environment that is shared holds
 // settings of several of them: a command passes over those that are not its
 // own, and refuses what none of them has.
 var Names = []string{

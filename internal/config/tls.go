@@ -19,9 +19,6 @@ type TLSFiles struct {
 // Wanted says whether anything of TLS is set.
 func (f TLSFiles) Wanted() bool { return f != TLSFiles{} }
 
-// Load reads the files that flags name.
-func (f TLSFiles) Load() (*tls.Config, error) { return f.load(new(Loaded)) }
-
 // load reads the files, and returns nil if TLS is not wanted. Its errors name
 // what has set each.
 func (f TLSFiles) load(from *Loaded) (*tls.Config, error) {

@@ -9,8 +9,11 @@ import (
 // Usage returns the settings as a user wants to read them, two lines each.
 func Usage(settings []Setting) string {
 	var b strings.Builder
-	for _, s := range expand(settings) {
+	for _, s := range new(general).whole(settings) {
 		left := s.flag()
+		if s.short != "" {
+			left = "-" + s.short + ", " + left
+		}
 		if s.Secret {
 			left = s.variable()
 		}

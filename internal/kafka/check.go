@@ -88,7 +88,6 @@ func (a *Admin) checkVersion(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask the cluster for its version: %w", err)
 	}
-	const endTxnVersion = 5 // of Apache Kafka 4.0
 	var endTxn int16
 	for _, k := range resp.ApiKeys {
 		if kmsg.Key(k.ApiKey) == kmsg.EndTxn {
@@ -134,7 +133,8 @@ func probe(ctx context.Context, c cluster.Cluster, broker string) (advertised []
 		}
 	}()
 	if advertised, err = p.run(); err != nil {
-		return nil, &ConnectError{Broker: broker, Tried: tried(c), Likely: p.likely(err), Err: err}
+		likely := p.likely(err)
+		return nil, &ConnectError{Broker: broker, Tried: tried(c), Likely: likely, Err: err, kind: p.kind}
 	}
 	return advertised, nil
 }
@@ -161,6 +161,7 @@ type prober struct {
 	at      step
 	offers  []string // the SASL mechanisms that the broker offers
 	alert   bool     // the broker answered a plain request in TLS
+	kind    ConnectKind
 }
 
 func (p *prober) run() (advertised []string, err error) {
@@ -279,7 +280,7 @@ func (p *prober) ask(req kmsg.Request) (kmsg.Response, error) {
 // isAlert says whether bytes begin a TLS alert.
 func isAlert(b []byte) bool { return len(b) >= 2 && b[0] == 21 && b[1] == 3 }
 
-// likely says in words what is probably wrong.
+// likely says in words what is probably wrong, and notes its kind.
 func (p *prober) likely(err error) string {
 	timeout := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 	closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
@@ -308,24 +309,32 @@ func (p *prober) likely(err error) string {
 		var remote tls.AlertError
 		switch {
 		case errors.As(err, &header):
+			p.kind = PlainPort
 			return "the port does not speak TLS, and this side is set to"
 		case errors.As(err, &authority):
+			p.kind = BadCertificate
 			return "the broker's certificate is signed by nobody who is trusted here; the authority's certificate must be given"
 		case errors.As(err, &name):
+			p.kind = BadCertificate
 			return "the broker's certificate is for another host name"
 		case errors.As(err, &invalid):
+			p.kind = BadCertificate
 			return "the broker's certificate is not valid"
 		case errors.As(err, &remote), strings.Contains(err.Error(), "remote error: tls"):
+			p.kind = BadCertificate
 			return "the broker refused the TLS handshake; it may want a client certificate"
 		case closed, timeout:
+			p.kind = PlainPort
 			return "the port does not seem to speak TLS, and this side is set to"
 		}
 		return "the TLS handshake went wrong"
 	case stepHello:
 		switch {
 		case strings.Contains(err.Error(), "remote error: tls"): // in TLS 1.3 it comes after the handshake
+			p.kind = BadCertificate
 			return "the broker wants a client certificate, or did not accept this one"
 		case p.alert, closed && p.cluster.TLS == nil:
+			p.kind = TLSPort
 			return "the port seems to speak TLS, and this side is not set to"
 		case closed:
 			return "the broker closed the connection; it may want a client certificate, or is no Kafka broker"
@@ -336,11 +345,13 @@ func (p *prober) likely(err error) string {
 	case stepSASLHandshake:
 		switch {
 		case errors.Is(err, kerr.UnsupportedSaslMechanism):
+			p.kind = BadMechanism
 			if len(p.offers) == 0 {
 				return fmt.Sprintf("the broker does not offer SASL %s", p.cluster.SASL.Mechanism)
 			}
 			return fmt.Sprintf("the broker offers SASL %s, and not %s", strings.Join(slices.Sorted(slices.Values(p.offers)), ", "), p.cluster.SASL.Mechanism)
 		case errors.Is(err, kerr.IllegalSaslState), closed:
+			p.kind = NoSASL
 			return "the port takes no SASL, and this side is set to use it"
 		}
 		return "the broker did not begin SASL"
@@ -348,15 +359,19 @@ func (p *prober) likely(err error) string {
 		var token *tokenError
 		switch {
 		case errors.As(err, &token):
+			p.kind = BadLogin
 			return "there is no token to log in with"
 		case timeout:
 			return "the broker did not finish SASL in time"
 		case p.cluster.SASL.Mechanism == cluster.OAuthBearer:
+			p.kind = BadLogin
 			return "the broker did not accept the token; is it valid there, and has it not run out?"
 		}
+		p.kind = BadLogin
 		return "the user name or the password is wrong"
 	case stepMetadata:
 		if closed && p.cluster.SASL.Mechanism == "" {
+			p.kind = WantsSASL
 			return "the port seems to want SASL, and this side is not set to use it"
 		}
 		if closed {
