@@ -29,7 +29,7 @@ const commitPatience = 2
 //
 //	Consume … Consume … Flush       nothing is on the wire yet
 //	seal                            changed keys are encoded, one record a key
-//	begin; output, changes, one     every one is answered, or the transaction
+//	output, changes, one            every one is answered, or the transaction
 //	offsets record; end             is not committed
 //	apply                           changes, offsets and position go to the
 //	                                database in one batch

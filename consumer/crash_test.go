@@ -15,10 +15,11 @@ func TestCrashAtEveryPoint(t *testing.T) {
 		return
 	}
 	starting := []string{
-		"heartbeat-before", "heartbeat-after", "fence-before", "fence-after", "start-record-after", "restore-after", "resolve-after",
+		"heartbeat-before", "heartbeat-after", "fence-before", "fence-after",
+		"start-record-before", "start-record-after", "restore-before", "restore-after", "resolve-after",
 	}
 	running := []string{
-		"flush-after", "seal-before", "commit-before", "produce-before:8", "produce-after:8", "endtxn-sent:8", "endtxn-replied:8", "apply-before", "apply-after",
+		"flush-before", "flush-after", "seal-before", "commit-before", "produce-before:8", "produce-after:8", "endtxn-sent:8", "endtxn-replied:8", "apply-before", "apply-after",
 		"apply-after:5", "endtxn-sent:11", "database-flush-before", "database-flush-after",
 	}
 	stopping := []string{"drain-before", "drain-after", "close-before", "close-after", "leave-before", "leave-after"}

@@ -100,7 +100,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			}
 			continue
 		case actCommit:
-			r.call(call{name: callFlush})
+			r.flush()
 			continue
 		case actYield:
 			r.worker.yield.Store(true)
@@ -244,7 +244,7 @@ func (r *incarnation) consume(ctx context.Context) error {
 		switch e := msgs.At(0); {
 		case !r.isCondemned(e):
 		case r.pace.consumed > 0: // it is passed in a transaction of its own
-			r.call(call{name: callFlush})
+			r.flush()
 			return nil
 		default:
 			return r.execute(ctx, e)
@@ -256,6 +256,13 @@ func (r *incarnation) consume(ctx context.Context) error {
 	}
 	r.call(call{name: callConsume, msgs: msgs})
 	return nil
+}
+
+// flush makes the last call of the open transaction, after which it is
+// committed.
+func (r *incarnation) flush() {
+	invariants.Crash("flush-before")
+	r.call(call{name: callFlush})
 }
 
 // busy counts the shard among those with an open transaction, or not.

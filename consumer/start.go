@@ -80,6 +80,7 @@ func (s *shard) begin(ctx context.Context) (_ *incarnation, err error) {
 		return nil, err
 	}
 	invariants.Crash("fence-after")
+	invariants.Crash("start-record-before")
 	if err := r.commitStartRecord(ctx); err != nil {
 		return nil, err
 	}
@@ -240,6 +241,7 @@ func (r *incarnation) commitStartRecord(ctx context.Context) error {
 //
 // What it begins, the fetches and user code's context, lasts as long as life.
 func (r *incarnation) prepare(ctx, life context.Context) error {
+	invariants.Crash("restore-before")
 	if err := r.restore(ctx); err != nil {
 		return fmt.Errorf("restore shard %s: %w", r.s.id, err)
 	}
