@@ -17,8 +17,10 @@ type outgoing struct {
 }
 
 // build encodes the records of a transaction. A *RecordError names the first
-// that can't be sent, and nothing has been sent.
-func (o *outgoing) build(recs []Record, rs *routes, l *limits) error {
+// that can't be sent, and nothing has been sent. Unless asked says that the
+// topics have just been asked about, one that is not known well enough is
+// errNotReady.
+func (o *outgoing) build(recs []Record, rs *routes, asked bool) error {
 	o.clear()
 	now := time.Now().UnixMilli()
 	var r *route
@@ -26,10 +28,11 @@ func (o *outgoing) build(recs []Record, rs *routes, l *limits) error {
 	for i := range recs {
 		rec := &recs[i]
 		if rec.Topic != name || r == nil {
-			if r = rs.topics[rec.Topic]; r == nil {
-				return fmt.Errorf("topic %s: %w", rec.Topic, errNotReady)
+			name, r = rec.Topic, rs.topics[rec.Topic]
+			if r == nil || !asked && (r.gone != nil || r.limit == 0) {
+				return fmt.Errorf("topic %s: %w", name, errNotReady)
 			}
-			name, limit = rec.Topic, l.largest(rec.Topic)
+			limit = r.limit
 			most = min(limit, batchTarget)
 		}
 		t, err := r.target(rec)

@@ -28,6 +28,7 @@ type route struct {
 	id    topic.ID
 	parts []*target // by number
 	gone  error     // why nothing can be written to it, as last heard
+	limit int       // how large a batch of it may be; 0 before it was asked
 
 	keyless int // records without a key so far
 }
@@ -60,10 +61,10 @@ const (
 	unknownPause = 50 * time.Millisecond
 )
 
-// prepare makes sure that there is a route for each topic of the records, and
-// that what is known is no older than metadataMaxAge. A topic that is not there
-// is no error: its route says so, if it ever had one.
-func (rs *routes) prepare(ctx context.Context, cl *kgo.Client, recs []Record) error {
+// prepare asks about the topics of the records that have no route, or one that
+// ends nowhere, and about all if what is known is older than metadataMaxAge. A
+// topic that is not there is no error: its route says so.
+func (rs *routes) prepare(ctx context.Context, cl *kgo.Client, l *limits, recs []Record) error {
 	var missing []string
 	last := ""
 	for i := range recs {
@@ -76,10 +77,27 @@ func (rs *routes) prepare(ctx context.Context, cl *kgo.Client, recs []Record) er
 			missing = append(missing, name)
 		}
 	}
-	if len(missing) == 0 && time.Since(rs.asked) < metadataMaxAge {
-		return nil
+	if len(missing) > 0 || rs.old() {
+		if err := rs.ask(ctx, cl, missing...); err != nil {
+			return err
+		}
 	}
-	return rs.ask(ctx, cl, missing...)
+	return rs.measure(ctx, cl, l, l.unknown(recs)...)
+}
+
+// old says whether it is time to ask about all topics.
+func (rs *routes) old() bool { return time.Since(rs.asked) >= metadataMaxAge }
+
+// measure asks how large the batches of topics may be, and takes note of it for
+// every route.
+func (rs *routes) measure(ctx context.Context, cl *kgo.Client, l *limits, names ...string) error {
+	if err := l.learn(ctx, cl, names...); err != nil {
+		return err
+	}
+	for name, r := range rs.topics {
+		r.limit = l.largest(name)
+	}
+	return nil
 }
 
 // ask asks the cluster about the topics, again if it does not know them, and

@@ -207,22 +207,25 @@ func (s *Session) attempt(ctx context.Context, recs []Record) (CommitResult, err
 
 // encode makes the records ready to be sent. Nothing is sent yet.
 func (s *Session) encode(ctx context.Context, recs []Record) error {
-	if err := s.routes.prepare(ctx, s.cl, recs); err != nil {
-		return classed(err)
+	err := errNotReady
+	if !s.routes.old() {
+		err = s.out.build(recs, &s.routes, false)
 	}
-	if err := s.limits.learn(ctx, s.cl, s.limits.unknown(recs)...); err != nil {
-		return classed(err)
+	if errors.Is(err, errNotReady) {
+		if err := s.routes.prepare(ctx, s.cl, &s.limits, recs); err != nil {
+			return classed(err)
+		}
+		err = s.out.build(recs, &s.routes, true)
 	}
-	err := s.out.build(recs, &s.routes, &s.limits)
 	refusal := (*RecordError)(nil)
 	if !errors.As(err, &refusal) || !errors.Is(err, ErrTooLarge) {
 		return err
 	}
 	// The topic may have changed its mind since it was asked.
-	if err := s.limits.learn(ctx, s.cl, refusal.Topic); err != nil {
+	if err := s.routes.measure(ctx, s.cl, &s.limits, refusal.Topic); err != nil {
 		return fmt.Errorf("%w (%w)", refusal, err)
 	}
-	return s.out.build(recs, &s.routes, &s.limits)
+	return s.out.build(recs, &s.routes, true)
 }
 
 // refused ends a transaction of which batches were refused.
@@ -255,7 +258,7 @@ func (s *Session) blame(ctx context.Context, recs []Record, failed []refusedBatc
 	// A batch is refused as a whole, and the topic has changed its mind since
 	// it was asked: only a record that is too large by itself is guilty.
 	name, old := r.Topic, s.limits.of(r.Topic)
-	if err := s.limits.learn(ctx, s.cl, name); err != nil {
+	if err := s.routes.measure(ctx, s.cl, &s.limits, name); err != nil {
 		e.Err = fmt.Errorf("%w (%w)", e.Err, err)
 		return e
 	}
