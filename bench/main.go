@@ -27,8 +27,10 @@ import (
 func main() {
 	role := flag.String("role", "", "what a child process does; for the program itself")
 	runs := flag.Int("runs", 3, "runs of each figure, of which the median counts")
-	messages := flag.Int("messages", 5_000_000, "messages of a throughput run")
+	messages := flag.Int("messages", 0, "messages of a run; for a child")
 	keys := flag.Int("keys", 0, "distinct keys; for a child")
+	rows := rows{{1_000, 20_000_000}, {100_000, 5_000_000}}
+	flag.Var(&rows, "rows", "throughput runs, each as KEYS:MESSAGES")
 	rate := flag.Int("rate", 0, "messages a second; for a child")
 	partitions := flag.Int("partitions", 4, "partitions; for a child")
 	seconds := flag.Int("seconds", 10, "seconds of a latency run")
@@ -44,7 +46,7 @@ func main() {
 	var err error
 	switch *role {
 	case "":
-		err = b.run(*only)
+		err = b.run(*only, rows)
 	case "poll":
 		err = b.poll(*keys)
 	case "count":
@@ -57,6 +59,33 @@ func main() {
 	if err != nil {
 		fatal(err)
 	}
+}
+
+// rows are the throughput runs: so many messages of so many keys. With few keys
+// it takes many messages for the start of a process not to matter.
+type rows []row
+
+type row struct{ keys, messages int }
+
+func (rs rows) String() string {
+	var all []string
+	for _, r := range rs {
+		all = append(all, fmt.Sprintf("%d:%d", r.keys, r.messages))
+	}
+	return strings.Join(all, ",")
+}
+
+// Set implements flag.Value.
+func (rs *rows) Set(s string) error {
+	*rs = nil
+	for part := range strings.SplitSeq(s, ",") {
+		var r row
+		if n, _ := fmt.Sscanf(part, "%d:%d", &r.keys, &r.messages); n != 2 || r.keys < 1 || r.messages < 1 {
+			return fmt.Errorf("%q: want KEYS:MESSAGES, both above 0", part)
+		}
+		*rs = append(*rs, r)
+	}
+	return nil
 }
 
 func fatal(err error) {
@@ -120,10 +149,12 @@ func (b bench) child(role string, args ...string) (figures, error) {
 }
 
 // run runs everything and prints the tables.
-func (b bench) run(only string) error {
+func (b bench) run(only string, rows rows) error {
 	if only != "latency" {
-		fmt.Printf("%-14s %14s %14s %8s %10s %10s %8s\n", "keys", "poll msg/cpu-s", "pawl msg/cpu-s", "share", "msg/s", "msg/commit", "RSS MB")
-		for _, keys := range []int{1_000, 100_000} {
+		fmt.Printf("%-10s %10s %14s %14s %8s %10s %10s %8s\n", "keys", "messages", "poll msg/cpu-s", "pawl msg/cpu-s", "share", "msg/s", "msg/commit", "RSS MB")
+		for _, r := range rows {
+			b.messages = r.messages
+			keys := r.keys
 			if err := b.fill(keys); err != nil {
 				return err
 			}
@@ -140,7 +171,7 @@ func (b bench) run(only string) error {
 				polls, counts = append(polls, p), append(counts, c)
 			}
 			p, c := median(polls), median(counts)
-			fmt.Printf("%-14d %14.0f %14.0f %7.0f%% %10.0f %10.0f %8d\n", keys, p.perCPU(), c.perCPU(), 100*c.perCPU()/p.perCPU(),
+			fmt.Printf("%-10d %10d %14.0f %14.0f %7.0f%% %10.0f %10.0f %8d\n", keys, r.messages, p.perCPU(), c.perCPU(), 100*c.perCPU()/p.perCPU(),
 				float64(c.Messages)/c.Seconds, float64(c.Messages)/c.Commits, c.RSS>>20)
 		}
 	}
