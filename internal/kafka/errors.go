@@ -102,7 +102,28 @@ type ConnectError struct {
 	Tried  string // how: plain or TLS, and which SASL mechanism
 	Likely string // what is likely wrong, in words
 	Err    error
+
+	kind ConnectKind
 }
+
+// ConnectKind is what is likely wrong with a connection, where it is one of a
+// few things.
+type ConnectKind int
+
+// What may be wrong with a connection.
+const (
+	Unreached      ConnectKind = iota // or something else
+	PlainPort                         // TLS was tried
+	TLSPort                           // and TLS was not tried
+	BadCertificate                    // one side does not accept the other's
+	NoSASL                            // SASL was tried
+	WantsSASL                         // and SASL was not tried
+	BadMechanism
+	BadLogin
+)
+
+// Kind returns what is likely wrong.
+func (e *ConnectError) Kind() ConnectKind { return e.kind }
 
 func (e *ConnectError) Error() string {
 	return fmt.Sprintf("connect to broker %s (%s): %s: %v", e.Broker, e.Tried, e.Likely, e.Err)
