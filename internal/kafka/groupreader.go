@@ -152,7 +152,9 @@ func (g *GroupReader) Poll(ctx context.Context, max int) (es []topic.Envelope, n
 			d = topic.Bytes(rec.Topic).Description
 			descriptions[rec.Topic] = d
 		}
-		es = append(es, Messages{topic: d, recs: []*kgo.Record{rec}}.At(0))
+		e := Messages{topic: d, recs: []*kgo.Record{rec}}.At(0)
+		e.Timestamp = exactTime(e.Timestamp)
+		es = append(es, e)
 	})
 	g.mu.Lock()
 	for p, at := range next {
