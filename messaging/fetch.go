@@ -40,6 +40,7 @@ const (
 	fetchBegin fetchDeed = iota // read it, from its position on
 	fetchStop                   // read it no more
 	fetchCheck                  // pause or resume it, as it wants
+	fetchLook                   // ask what there is where it stands
 )
 
 const (
@@ -64,6 +65,9 @@ func (f *fetcher) changed(s *stream) {
 	}
 }
 
+// look asks what there is where a stream stands that brings nothing.
+func (f *fetcher) look(s *stream) { f.order(order{fetchLook, s}) }
+
 func (f *fetcher) stop(s *stream) { f.order(order{fetchStop, s}) }
 
 // drop has no stream of a partition read any more.
@@ -87,6 +91,8 @@ func (f *fetcher) order(o order) {
 
 // run reads until ctx ends.
 func (f *fetcher) run(ctx context.Context) {
+	var looks sync.WaitGroup
+	defer looks.Wait()
 	for ctx.Err() == nil {
 		poll, cancel := context.WithCancel(ctx)
 		f.mu.Lock()
@@ -98,6 +104,10 @@ func (f *fetcher) run(ctx context.Context) {
 			cancel()
 			f.awaitRoom(ctx, orders)
 			for _, o := range orders {
+				if o.deed == fetchLook {
+					looks.Go(func() { f.lookAt(ctx, o.s) })
+					continue
+				}
 				f.obey(o)
 			}
 			continue
@@ -169,6 +179,29 @@ func fullness(orders []order) (n int64) {
 		o.s.p.mu.Unlock()
 	}
 	return n
+}
+
+// lookTimeout bounds one look.
+const lookTimeout = 5 * time.Second
+
+// lookAt asks the broker what there is where a stream stands.
+func (f *fetcher) lookAt(ctx context.Context, s *stream) {
+	s.p.mu.Lock()
+	from := s.next
+	if s.scanEnd >= 0 {
+		from = s.scanned
+	}
+	s.p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	to, err := f.reader.NextOffset(ctx, s.id, from)
+	if err != nil {
+		f.w.log.Debug("look what there is", "partition", s.id.String(), "offset", from, "error", err)
+		return
+	}
+	if s.p.passed(s, from, to) {
+		f.stop(s)
+	}
 }
 
 func (f *fetcher) obey(o order) {

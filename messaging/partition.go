@@ -161,6 +161,10 @@ func (p *partition) dueLocked(d *delivery) {
 	p.advanceLocked(d.lane)
 }
 
+// quietLimit is how long nothing may come of a stream that has not reached its
+// end before it is asked what there is.
+const quietLimit = 2 * time.Second
+
 // choresLocked looks for what nobody does anything about.
 func (p *partition) choresLocked(now time.Time) {
 	if p.mu.phase != phaseRunning {
@@ -172,10 +176,14 @@ func (p *partition) choresLocked(now time.Time) {
 	for _, s := range p.mu.streams {
 		if w := s.window; w.n > 0 {
 			d := w.at(0).d
-			if d != nil && d.handed != nil && !d.logged && now.Sub(*d.handed) >= p.w.cfg.StuckAfter {
+			if d != nil && d.handed != nil && !d.logged && d.state.Load() == pending && now.Sub(*d.handed) >= p.w.cfg.StuckAfter {
 				d.logged = true
 				p.log.Warn("a message was given to a handler and is not settled", "topic", s.id.Topic, "offset", d.origin(), "key", quote(d.key), "for", now.Sub(*d.handed).Round(time.Second))
 			}
+		}
+		if s.next < s.highWater && !s.want && now.Sub(s.brought) >= quietLimit {
+			s.brought = now
+			p.w.fetch.look(s)
 		}
 		if s.tier != streamInput && s.paused && now.Sub(s.full) >= choreInterval {
 			s.full = now
@@ -203,6 +211,22 @@ func (p *partition) forwardLocked(s *stream) {
 // waits to be written.
 func (p *partition) idleLocked() bool {
 	return p.mu.out == 0 && len(p.mu.jobs[toTopics]) == 0 && len(p.mu.jobs[toLetters]) == 0 && p.mu.writing == 0
+}
+
+// passed takes note that a stream holds no message from one offset up to
+// another: such as batches of which compaction has left nothing, which are not
+// seen when it is read. It returns true when the stream is to be read no further.
+func (p *partition) passed(s *stream, from, to int64) (enough bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case to <= from:
+	case s.scanEnd >= 0 && s.scanned == from:
+		return p.scannedToLocked(s, to)
+	case s.scanEnd < 0 && s.next == from:
+		s.next = to
+	}
+	return false
 }
 
 // drain hands out no more messages and ends the handlers' contexts.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,6 +306,99 @@ func TestDeadLettersUnwritable(t *testing.T) {
 			})
 		})
 	}
+}
+
+// C42: one dead letter that is too large for a topic that somebody has made
+// stays unsettled, and is named with what there is room for; those around it are
+// written once each. It follows when the topic takes it.
+func TestOneTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.CreateTopic(letters, 1)
+		b.SetTopic("test.worker.dlq", "max.message.bytes", "4000")
+		b.work("p1", messaging.Config{Order: messaging.Unordered, Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{}}},
+			func(context.Context, messaging.Delivery) error { return messaging.DeadLetter(errNo) })
+		b.running(1, "p1")
+		b.publish(0, "before", numbers("a", 100)...)
+		b.publish(0, "guilty", strings.Repeat("x", 4000))
+		b.publish(0, "after", numbers("b", 100)...)
+		b.Advance(20 * time.Second)
+		count := func() map[string]int {
+			n := make(map[string]int)
+			for _, e := range consumertest.CommittedEnvelopes(b.Cluster, letters) {
+				n[string(e.Key)+string(e.Value)]++
+			}
+			return n
+		}
+		n := count()
+		for v, times := range n {
+			if times != 1 {
+				t.Errorf("%.20s was written %d times", v, times)
+			}
+		}
+		if len(n) != 200 {
+			t.Errorf("%d dead letters, want 200", len(n))
+		}
+		st := b.stats("p1").Partitions[0]
+		if st.Backlog != 1 || st.Oldest == nil || st.Oldest.Offset != 100 {
+			t.Errorf("backlog %d, oldest %+v, want the one at offset 100", st.Backlog, st.Oldest)
+		}
+		err := b.worker("p1").Health()
+		for _, want := range []string{"test.worker.dlq", "guilty", "4000", "too large"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("health: %v, want it to name %q", err, want)
+			}
+		}
+		b.SetTopic("test.worker.dlq", "max.message.bytes", "100000")
+		b.idle("p1")
+		if n = count(); len(n) != 201 {
+			t.Errorf("%d dead letters in the end, want 201", len(n))
+		}
+	})
+}
+
+// C42: what a producer says of a message that is too large, and that it harms no
+// other. Messages are not compressed: their size is what they have.
+func TestPublishTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.SetTopic("work", "max.message.bytes", "10000")
+		p, err := newClient(t, b, messaging.Config{}).NewProducer("test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.(messaging.CloseableProducer).Close()
+		publish := func(size int) error {
+			return p.Publish(context.Background(), &topic.Envelope{Key: []byte("the key"), Value: make([]byte, size)})
+		}
+		most := 0 // the largest that is taken
+		for size := 9800; size < 10_000 && publish(size) == nil; size++ {
+			most = size
+		}
+		if most < 9850 || most > 9999 {
+			t.Fatalf("%d bytes were taken, and the limit is 10,000 with what is around them", most)
+		}
+		var group sync.WaitGroup
+		for i := range 30 {
+			group.Go(func() {
+				switch err := publish(most + 1); {
+				case i%3 != 0:
+					if err := publish(most - i); err != nil {
+						t.Errorf("beside one that is too large: %v", err)
+					}
+				case !errors.Is(err, messaging.ErrTooLarge):
+					t.Errorf("%d bytes: %v, want %v", most+1, err, messaging.ErrTooLarge)
+				default:
+					for _, want := range []string{"work-0", "the key", "10001 bytes", "10000"} {
+						if !strings.Contains(err.Error(), want) {
+							t.Errorf("%v, want it to name %q", err, want)
+						}
+					}
+				}
+			})
+		}
+		group.Wait()
+	})
 }
 
 // A message of other bytes than any test would think of.

@@ -457,3 +457,25 @@ func TestLimitPausesOnePartition(t *testing.T) {
 		}
 	})
 }
+
+// C46: what compaction has left nothing of is passed by who lists letters.
+func TestNothingLeftOfLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1)
+		b.CreateTopic(letters, 1)
+		for i := range 20 {
+			b.PublishRecord(topic.Out{Topic: letters.Description, Key: []byte("k"), Value: fmt.Append(nil, "l", i)})
+		}
+		b.Clean("test.worker.dlq", 0, 0, 7)
+		var got []string
+		for l, err := range openLetters(t, b).List(context.Background(), messaging.Query{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(l.Value))
+		}
+		if len(got) != 13 || got[0] != "l7" {
+			t.Errorf("%d letters are listed, from %v, want 13 from l7", len(got), got)
+		}
+	})
+}

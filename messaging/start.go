@@ -230,6 +230,7 @@ func (w *Worker) locate(ctx context.Context, p *partition) ([]*stream, error) {
 
 func (w *Worker) locateStream(s *stream, all map[topic.Partition]kafka.Committed, earliest, end int64) error {
 	p := s.p
+	s.highWater = end
 	none := snapshot{suspect: -1}
 	c, ok := all[s.id]
 	if !ok {

@@ -171,7 +171,7 @@ func (w *Worker) Health() error {
 			if s.window.n == 0 {
 				continue
 			}
-			if d := s.window.at(0).d; d != nil && d.handed != nil && now.Sub(*d.handed) >= w.cfg.StuckAfter {
+			if d := s.window.at(0).d; d != nil && d.handed != nil && d.state.Load() == pending && now.Sub(*d.handed) >= w.cfg.StuckAfter {
 				bad("partition %s: the message at offset %d with key %s is unsettled in its handler for %v", p.id, d.origin(), quote(d.key), now.Sub(*d.handed).Round(time.Second))
 			}
 		}

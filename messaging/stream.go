@@ -31,7 +31,9 @@ type stream struct {
 	seen     int64 // what is below it may have been handled by an owner before
 	bytes    int64 // of messages that were read and are not settled
 
-	scanEnd int64 // while it is scanned: to where; else -1
+	scanEnd int64     // while it is scanned: to where; else -1
+	scanned int64     // and how far it is
+	brought time.Time // when something was read last, or looked for
 
 	want, paused bool // it is to be fetched no further; it is not
 	full         time.Time

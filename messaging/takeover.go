@@ -100,7 +100,7 @@ func (p *partition) scan(ctx context.Context, streams []*stream, scanned <-chan 
 	p.mu.Lock()
 	for _, s := range streams[streamRedrive:] {
 		if end := ends[s.id]; s.next < end {
-			s.scanEnd = end
+			s.scanEnd, s.scanned, s.brought = end, s.next, time.Now()
 			scans = append(scans, s)
 		}
 	}
@@ -109,12 +109,24 @@ func (p *partition) scan(ctx context.Context, streams []*stream, scanned <-chan 
 		return nil
 	}
 	p.w.fetch.begin(scans...)
-	select {
-	case <-scanned:
-		return nil
-	case <-ctx.Done():
-		p.w.fetch.drop(p)
-		return context.Cause(ctx)
+	quiet := time.NewTicker(quietLimit)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-scanned:
+			return nil
+		case now := <-quiet.C:
+			p.mu.Lock()
+			for _, s := range scans {
+				if s.scanEnd >= 0 && now.Sub(s.brought) >= quietLimit {
+					p.w.fetch.look(s)
+				}
+			}
+			p.mu.Unlock()
+		case <-ctx.Done():
+			p.w.fetch.drop(p)
+			return context.Cause(ctx)
+		}
 	}
 }
 
@@ -135,6 +147,7 @@ func (p *partition) scanLocked(s *stream, f *kafka.FetchedPart) bool {
 
 // scannedToLocked ends the scan of a stream that has reached its end.
 func (p *partition) scannedToLocked(s *stream, next int64) bool {
+	s.scanned = max(s.scanned, next)
 	if next < s.scanEnd {
 		return false
 	}

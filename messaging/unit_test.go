@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
@@ -371,5 +373,64 @@ func TestWaits(t *testing.T) {
 		if got := tt.h.waits(now); got != tt.want {
 			t.Errorf("due %d, delay %d: waits %v, want %v", tt.h.due, tt.h.delay, got, tt.want)
 		}
+	}
+}
+
+// C46: a stream that stands below its end and brings nothing is asked what there
+// is, once in a while, and goes past what holds no message: while it is read,
+// and while it is scanned.
+func TestPassed(t *testing.T) {
+	w, err := New(Config{Topic: "t", Application: "a", Cluster: cluster.Cluster{Brokers: []string{"127.0.0.1:9"}}}, func(context.Context, Delivery) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPartition(w, topic.Partition{Topic: "t"}, "m")
+	s := newStream(p, streamInput, "t", topic.ID{1})
+	p.mu.phase, p.mu.streams = phaseRunning, []*stream{s}
+	s.begin(12, snapshot{suspect: -1})
+	s.highWater = 20
+	looks := func(after time.Duration) int {
+		w.fetch.mu.orders = nil
+		p.mu.Lock()
+		p.choresLocked(s.brought.Add(after))
+		p.mu.Unlock()
+		return len(w.fetch.mu.orders)
+	}
+	s.brought = time.Now()
+	if n := looks(quietLimit - 1); n != 0 {
+		t.Errorf("asked %d times before it was quiet for %v", n, quietLimit)
+	}
+	if n := looks(quietLimit); n != 1 {
+		t.Errorf("asked %d times after %v, want once", n, quietLimit)
+	}
+	if n := looks(quietLimit - 1); n != 0 {
+		t.Errorf("asked %d times again at once", n)
+	}
+	for _, tt := range []struct{ from, to, want int64 }{
+		{12, 12, 12}, // there is a message
+		{11, 20, 12}, // something was read meanwhile
+		{12, 20, 20},
+	} {
+		if p.passed(s, tt.from, tt.to); s.next != tt.want || s.position() != tt.want {
+			t.Errorf("after %d to %d it stands at %d, want %d", tt.from, tt.to, s.next, tt.want)
+		}
+	}
+	if n := looks(quietLimit); n != 0 {
+		t.Errorf("asked %d times at the end", n)
+	}
+	scan := newStream(p, streamTiers, "t.retry.1", topic.ID{2})
+	scan.begin(3, snapshot{suspect: -1})
+	scan.scanEnd, scan.scanned = 9, 3
+	p.mu.streams, p.mu.scanned = append(p.mu.streams, scan), make(chan struct{})
+	if p.passed(scan, 3, 7) || scan.scanned != 7 || scan.next != 3 {
+		t.Errorf("scanned to %d of 9, and stands at %d; want 7 and 3", scan.scanned, scan.next)
+	}
+	if !p.passed(scan, 7, 9) || scan.scanEnd != -1 {
+		t.Error("a scan that has passed the last offset goes on")
+	}
+	select {
+	case <-p.mu.scanned:
+	default:
+		t.Error("nobody is told that the scan has ended")
 	}
 }

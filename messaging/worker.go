@@ -170,9 +170,19 @@ func (w *Worker) open(ctx context.Context) (closed func(), err error) {
 	return nil, err
 }
 
+// clusterOf returns how to reach the cluster of the delay topics, which is that
+// of the input, or that of the dead letters.
+func (w *Worker) clusterOf(to int) kafka.Config {
+	kc := kafka.Config{Cluster: w.cfg.Cluster, ClientID: w.group, Logger: w.log}
+	if c := w.cfg.DeadLetters.Cluster; c != nil && to == toLetters {
+		kc.Cluster = *c
+	}
+	return kc
+}
+
 // connect makes the clients. None connects before it is used.
 func (w *Worker) connect() (err error) {
-	kc := kafka.Config{Cluster: w.cfg.Cluster, ClientID: w.group, Logger: w.log}
+	kc := w.clusterOf(toTopics)
 	if w.admin, err = kafka.NewAdmin(kc); err != nil {
 		return err
 	}
@@ -180,12 +190,11 @@ func (w *Worker) connect() (err error) {
 		return err
 	}
 	w.lettersAdmin, w.letters = w.admin, w.producer
-	if c := w.cfg.DeadLetters.Cluster; c != nil {
-		other := kafka.Config{Cluster: *c, ClientID: w.group, Logger: w.log}
-		if w.lettersAdmin, err = kafka.NewAdmin(other); err != nil {
+	if w.cfg.DeadLetters.Cluster != nil {
+		if w.lettersAdmin, err = kafka.NewAdmin(w.clusterOf(toLetters)); err != nil {
 			return err
 		}
-		if w.letters, err = kafka.NewProducer(other); err != nil {
+		if w.letters, err = kafka.NewProducer(w.clusterOf(toLetters)); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package messaging
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ type job struct {
 	due   time.Time     // zero: keep what it has
 	delay time.Duration // as asked for
 	retry bool          // it has failed; else it only follows one of its key
+	large bool          // it was refused for its size
 }
 
 // tierLetters stands for the dead-letter topic.
@@ -96,34 +98,31 @@ func (p *partition) takeJobs(to int) []*job {
 }
 
 // writeJobs writes messages and settles those that are confirmed. The others
-// are to be written again.
+// are to be written again: one that is refused holds up no others.
 func (p *partition) writeJobs(ctx context.Context, to int, jobs []*job) error {
-	err := p.publish(ctx, to, jobs)
-	if err == nil {
+	refused, err := p.publish(ctx, to, jobs)
+	switch {
+	case err != nil:
+		p.written(to, nil, jobs, err)
+		return err
+	case refused == nil:
 		p.written(to, jobs, nil, nil)
 		return nil
 	}
-	var refused *kafka.RecordError
-	if len(jobs) == 1 || !errors.As(err, &refused) {
-		p.written(to, nil, jobs, err)
-		return err
-	}
-	// One is refused. It must not hold up the others.
 	var done, left []*job
-	var last error
 	for i, j := range jobs {
-		switch err := p.publish(ctx, to, jobs[i:i+1]); {
-		case err == nil:
+		if refused[i] == nil {
 			done = append(done, j)
-		default:
-			left, last = append(left, j), err
+		} else {
+			left, err = append(left, j), refused[i]
+			j.large = errors.Is(err, ErrTooLarge)
 		}
 	}
-	p.written(to, done, left, last)
-	return last
+	p.written(to, done, left, err)
+	return err
 }
 
-func (p *partition) publish(ctx context.Context, to int, jobs []*job) error {
+func (p *partition) publish(ctx context.Context, to int, jobs []*job) (refused []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.w.cfg.WriteTimeout)
 	defer cancel()
 	recs := make([]kafka.Record, len(jobs))
@@ -137,11 +136,21 @@ func (p *partition) publish(ctx context.Context, to int, jobs []*job) error {
 	if to == toLetters {
 		producer = p.w.letters
 	}
-	err := producer.Publish(ctx, recs...)
-	if err == nil {
+	if slices.ContainsFunc(jobs, func(j *job) bool { return j.large }) {
+		// A producer that has once asked what a topic takes holds on to that.
+		// Meanwhile somebody may have seen to it that the topic takes more.
+		fresh, err := kafka.NewProducer(p.w.clusterOf(to))
+		if err != nil {
+			return nil, err
+		}
+		defer fresh.Close()
+		producer = fresh
+	}
+	refused, err = producer.PublishEach(ctx, recs...)
+	if err == nil && refused == nil {
 		invariants.Crash("messaging-write-after")
 	}
-	return err
+	return refused, err
 }
 
 // recordLocked returns the message as it is written: as it was read, with

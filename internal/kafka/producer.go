@@ -39,11 +39,27 @@ func NewProducer(cfg Config) (*Producer, error) {
 // it returns an error, some may have been written; the error is a *RecordError
 // with the first that was refused, if one was.
 func (p *Producer) Publish(ctx context.Context, recs ...Record) error {
+	refused, err := p.PublishEach(ctx, recs...)
+	if err != nil {
+		return err
+	}
+	for _, err := range refused {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PublishEach is Publish for whoever has to know of each record whether it was
+// written. It returns an error for each that was not, in the records' order, or
+// nil if all were. An error beside that says that of none is it known.
+func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []error, err error) {
 	if len(recs) == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := p.limits.learn(ctx, p.cl, p.limits.unknown(recs)...); err != nil {
-		return classed(err)
+		return nil, classed(err)
 	}
 	var s slab
 	s.fill(recs)
@@ -52,33 +68,36 @@ func (p *Producer) Publish(ctx context.Context, recs ...Record) error {
 		p.cl.Produce(ctx, &s.recs[i], promise)
 	}
 	if err := p.cl.Flush(ctx); err != nil {
-		return fmt.Errorf("publish: %w", err)
+		return nil, fmt.Errorf("publish: %w", err)
 	}
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		return fmt.Errorf("publish: %w", ctx.Err())
+		return nil, fmt.Errorf("publish: %w", ctx.Err())
 	}
-	at, first := -1, failure{}
 	for _, f := range s.failures() {
-		if _, ok := p.astray.LoadAndDelete(f.rec); ok {
-			f.err = fmt.Errorf("%w: %w", ErrUnknownTopic, errNoSuchPartition)
+		if refused == nil {
+			refused = make([]error, len(recs))
 		}
-		if i := s.index(f.rec); at < 0 || i < at {
-			at, first = i, f
-		}
+		i := s.index(f.rec)
+		refused[i] = p.refusal(i, &recs[i], f)
+	}
+	return refused, nil
+}
+
+// refusal says why a record was not written.
+func (p *Producer) refusal(i int, r *Record, f failure) error {
+	if _, ok := p.astray.LoadAndDelete(f.rec); ok {
+		f.err = fmt.Errorf("%w: %w", ErrUnknownTopic, errNoSuchPartition)
 	}
 	switch {
-	case at < 0:
-		return nil
-	case errors.Is(first.err, kgo.ErrClientClosed):
+	case errors.Is(f.err, kgo.ErrClientClosed):
 		return fmt.Errorf("publish: %w", ErrClosed)
-	case !isRefusal(first.err):
-		return fmt.Errorf("publish to %s: %w", first.rec.Topic, first.err)
+	case !isRefusal(f.err):
+		return fmt.Errorf("publish to %s: %w", f.rec.Topic, f.err)
 	}
-	r := &recs[at]
-	e := &RecordError{Index: at, Topic: r.Topic, Partition: first.rec.Partition, Key: r.Key, Size: wireSize(r), Err: classed(first.err)}
-	if isTooLarge(first.err) {
+	e := &RecordError{Index: i, Topic: r.Topic, Partition: f.rec.Partition, Key: r.Key, Size: wireSize(r), Err: classed(f.err)}
+	if isTooLarge(f.err) {
 		e.Limit = int(p.limits.batch(r.Topic)) - 4
 	}
 	return e
