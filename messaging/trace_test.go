@@ -134,7 +134,9 @@ func TestSpans(t *testing.T) {
 			t.Fatalf("%d spans of publishing and %d of handling, want 2 and 4", len(sent), len(handled))
 		}
 		// What was given on may be handled before who gave it on has returned.
-		slices.SortFunc(handled, func(a, b *span) int { return cmp.Compare(a.attribute("messaging.kafka.offset").AsInt64()*10+a.attribute("pawl.attempt").AsInt64(), b.attribute("messaging.kafka.offset").AsInt64()*10+b.attribute("pawl.attempt").AsInt64()) })
+		slices.SortFunc(handled, func(a, b *span) int {
+			return cmp.Compare(a.attribute("messaging.kafka.offset").AsInt64()*10+a.attribute("pawl.attempt").AsInt64(), b.attribute("messaging.kafka.offset").AsInt64()*10+b.attribute("pawl.attempt").AsInt64())
+		})
 		first := sent[0]
 		for i, s := range handled[:3] {
 			if !s.parent.Equal(first.self.WithRemote(true)) {

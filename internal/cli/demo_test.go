@@ -23,7 +23,7 @@ import (
 // The processes of a demo are this program again, and so are the demos and the
 // brokers that tests send signals to.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"consume", "demo", "dev", "serve"}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{"consume", "demo", "dev", "dlq", "serve"}, os.Args[1]) {
 		os.Exit(Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
