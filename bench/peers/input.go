@@ -16,6 +16,7 @@ import (
 type input struct {
 	name     string
 	keys     int
+	once     bool    // each key comes once, in an order that scatters them
 	zipf     float64 // exponent of the distribution of keys; 0 is uniform
 	messages int     // 0 for one that is written while it is consumed
 }
@@ -28,6 +29,12 @@ const valueBytes = 100
 
 // next returns a function that draws the messages' keys one by one.
 func (in input) next() func() int {
+	if in.once {
+		// The step is a prime that does not divide the number of keys.
+		const step = 2_654_435_761
+		i := 0
+		return func() int { i++; return i * step % in.keys }
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	if in.zipf == 0 {
 		return func() int { return r.IntN(in.keys) }

@@ -38,7 +38,7 @@ func main() {
 	var b bench
 	flag.IntVar(&b.runs, "runs", 3, "runs of each side, of which the medians count")
 	flag.BoolVar(&b.short, "short", false, "a hundredth of the messages, a tenth of the rate, and one run: to see whether it works, not what it measures")
-	only := flag.String("only", "", "workloads to run, separated by commas: "+strings.Join(names(), ", "))
+	only := flag.String("only", "", "workloads to run, separated by commas, of "+strings.Join(names(), ", ")+"; without it, all but cold")
 	flag.StringVar(&b.heap, "heap", "2g", "heap of Kafka Streams' JVM, all of it taken at start")
 	flag.StringVar(&b.jars, "streams", "bench/kafka-streams/target", "where Maven has built bench/kafka-streams")
 	flag.Parse()
@@ -78,10 +78,11 @@ func exit(err error) {
 	}
 }
 
-// choose returns the workloads that a list of names asks for, or all of them.
+// choose returns the workloads that a list of names asks for, or without one all
+// that are no extras.
 func choose(list string) ([]workload, error) {
 	if list == "" {
-		return slices.Clone(workloads), nil
+		return slices.DeleteFunc(slices.Clone(workloads), func(w workload) bool { return w.extra }), nil
 	}
 	var chosen []workload
 	for name := range strings.SplitSeq(list, ",") {
@@ -147,14 +148,14 @@ func (b bench) both(ctx context.Context, w workload) (result, error) {
 	for n := range b.runs {
 		f, err := measure(ctx, w, b.streamsPeer(w))
 		if err != nil {
-			return r, fmt.Errorf("Kafka Streams, run %d: %w", n+1, err)
+			return r, fmt.Errorf("on Kafka Streams, run %d: %w", n+1, err)
 		}
 		report(w.name, "Kafka Streams", f)
 		r.streams = append(r.streams, f)
 		for i, v := range w.pawl {
 			f, err := measure(ctx, w, b.pawlPeer(w, v))
 			if err != nil {
-				return r, fmt.Errorf("Pawl%s, run %d: %w", v.note, n+1, err)
+				return r, fmt.Errorf("on Pawl%s, run %d: %w", v.note, n+1, err)
 			}
 			report(w.name, "Pawl"+v.note, f)
 			r.pawl[i] = append(r.pawl[i], f)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,15 +64,15 @@ func TestTables(t *testing.T) {
 			rows++
 		}
 	}
-	if want := 2 + 5 + 3; rows != want { // two rules, five rows of throughput, three of latency
+	if want := 2 + 6 + 3; rows != want { // two rules, six rows of throughput, three of latency
 		t.Errorf("%d rows, want %d:\n%s", rows, want, out.String())
 	}
 }
 
 func TestChoose(t *testing.T) {
 	all, err := choose("")
-	if err != nil || len(all) != len(workloads) {
-		t.Errorf("choose all: %d workloads, %v", len(all), err)
+	if err != nil || len(all) != len(workloads)-1 || slices.ContainsFunc(all, func(w workload) bool { return w.extra }) {
+		t.Errorf("choose all: %d workloads, %v; want all but the extra one", len(all), err)
 	}
 	two, err := choose("map,zipf")
 	if err != nil || len(two) != 2 || two[0].name != "map" || two[1].name != "zipf" {
@@ -101,8 +102,16 @@ func TestKeys(t *testing.T) {
 			t.Errorf("keyNumber(%q) = %d: want an error", bad, got)
 		}
 	}
+	small := input{keys: 5_000, once: true}
+	next, seen := small.next(), make(map[int]bool)
+	for range small.keys {
+		seen[next()] = true
+	}
+	if len(seen) != small.keys {
+		t.Errorf("%d different keys of %d", len(seen), small.keys)
+	}
 	// Every run sees the same messages.
-	for _, in := range []input{uniform, few, zipf} {
+	for _, in := range []input{uniform, few, zipf, once} {
 		a, b := in.next(), in.next()
 		for i := range 1000 {
 			x, y := a(), b()

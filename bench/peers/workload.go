@@ -9,7 +9,8 @@ type workload struct {
 	title   string // in the tables
 	program string // count or map
 	input   input
-	rate    int // messages a second that are sent while latency is measured; 0 measures throughput
+	extra   bool // runs only when it is asked for by name
+	rate    int  // messages a second that are sent while latency is measured; 0 measures throughput
 	streams streamsSettings
 	pawl    []variant
 }
@@ -48,6 +49,7 @@ var (
 	uniform  = input{name: "uniform-100k", keys: 100_000, messages: 5_000_000}
 	few      = input{name: "uniform-1k", keys: 1_000, messages: 20_000_000}
 	zipf     = input{name: "zipf-1m", keys: 1_000_000, zipf: 1.1, messages: 5_000_000}
+	once     = input{name: "once-5m", keys: 5_000_000, once: true, messages: 5_000_000}
 	defaults = []variant{{}}
 )
 
@@ -74,6 +76,11 @@ var workloads = []workload{
 	{
 		name: "map", title: "map, one to one", program: "map", input: uniform,
 		streams: streamsSettings{java: parallel}, pawl: defaults,
+	},
+	{
+		// Each key is new: nothing that is cached helps.
+		name: "cold", title: "count, 5,000,000 keys, each once", program: "count", input: once, extra: true,
+		streams: streamsSettings{java: parallel, properties: tuned}, pawl: defaults,
 	},
 	{
 		name: "latency", title: "count, 100,000 keys", program: "count", rate: 20_000,
