@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"fmt"
 	"unsafe"
 )
@@ -163,11 +164,12 @@ func (s *table[K, V]) load(tx *Transaction, e *entry[V], k *K, key []byte, hash 
 			return e, nil
 		}
 	}
-	v, ok, err := s.t.read(tx, s.t.storedKey(tx, key))
+	v, at, ok, err := s.t.readAt(tx, s.t.storedKey(tx, key))
 	if err != nil {
 		return nil, err
 	}
 	e.set(v, ok)
+	e.setTime(at)
 	s.recost(e, len(tx.stored))
 	return e, nil
 }
@@ -198,6 +200,33 @@ func (e *entry[V]) set(v V, has bool) {
 	}
 }
 
+func (e *entry[V]) setTime(at int64) {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], uint64(at))
+	copy(e.time[:], b[2:])
+}
+
+func (e *entry[V]) timeOf() int64 {
+	var b [8]byte
+	copy(b[2:], e.time[:])
+	return int64(binary.BigEndian.Uint64(b[:]))
+}
+
+// age makes an entry say that its key is absent once it has expired.
+func (s *table[K, V]) age(e *entry[V]) {
+	if e.has() && s.t.expired(e.timeOf(), s.tx.d.now()) {
+		var none V
+		e.set(none, false)
+	}
+}
+
+// written dates an entry's last write.
+func (s *table[K, V]) written(e *entry[V]) {
+	if s.t.ttl > 0 {
+		e.setTime(s.tx.d.now().UnixMilli())
+	}
+}
+
 // What a full cache lets go when an entry is added: more than one entry takes,
 // so that a cache over its limit shrinks, within a bounded number of looks,
 // since all that is there may be dirty.
@@ -217,8 +246,8 @@ const (
 // recost sets what an entry costs, its value being so many bytes encoded.
 func (s *table[K, V]) recost(e *entry[V], encoded int) {
 	cost := int64(unsafe.Sizeof(*e)) + entryOverhead
-	if e.keyLen > keyInline {
-		cost += longKeyOverhead + int64(e.keyLen)
+	if e.keyLen == keyLong {
+		cost += longKeyOverhead + int64(len(s.entries.key(e)))
 	}
 	if !s.t.fixed {
 		cost += 2 * int64(encoded)
@@ -286,6 +315,9 @@ func (s *table[K, V]) grown(tx *Transaction, c *change[V]) {
 
 func (s *table[K, V]) seal(out []Change) ([]Change, error) {
 	for _, c := range s.changes.all(&s.tx.sorter) {
+		if s.t.ttl > 0 {
+			s.age(c.e)
+		}
 		if !c.e.has() {
 			if c.oldKnown && !c.hadOld {
 				continue // it came and went within the transaction
@@ -293,7 +325,7 @@ func (s *table[K, V]) seal(out []Change) ([]Change, error) {
 			out = append(out, Change{Key: c.stored})
 			continue
 		}
-		b, err := s.t.val.Append(appendTableHeader(s.tx.arena.begin()), c.e.val)
+		b, err := s.t.val.Append(s.t.appendHeader(s.tx.arena.begin(), c.e.timeOf()), c.e.val)
 		if err != nil {
 			return nil, fmt.Errorf("encode value of table %q, key %x: %w", s.t.name, c.stored[len(s.t.prefix):], err)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -27,6 +28,7 @@ type database struct {
 	settled func() bool // whether there is nothing to settle
 
 	direct *direct
+	now    func() time.Time
 
 	mu struct {
 		sync.Mutex
@@ -38,7 +40,7 @@ type database struct {
 }
 
 func newDatabase(dir string, db *pebble.DB) *database {
-	d := &database{dir: dir, db: db, direct: newDirect(), settle: func() error { return nil }, settled: func() bool { return true }}
+	d := &database{dir: dir, db: db, direct: newDirect(), now: time.Now, settle: func() error { return nil }, settled: func() bool { return true }}
 	d.mu.idle = make(chan struct{})
 	d.mu.open = make(map[io.Closer]struct{})
 	return d

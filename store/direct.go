@@ -344,8 +344,8 @@ func (d Direct[K, V]) Get(k K) (v V, ok bool, err error) {
 	if err != nil || !ok {
 		return v, false, err
 	}
-	v, err = d.t.decode(stored, b)
-	return v, err == nil, err
+	v, _, ok, err = d.t.decode(d.db.o.d, stored, b)
+	return v, ok, err
 }
 
 // Put sets a key's value.
@@ -354,7 +354,7 @@ func (d Direct[K, V]) Put(k K, v V) error {
 	if err != nil {
 		return err
 	}
-	b, err := d.t.val.Append(appendTableHeader(nil), v)
+	b, err := d.t.val.Append(d.t.appendHeader(nil, d.db.o.d.now().UnixMilli()), v)
 	if err != nil {
 		return fmt.Errorf("encode value of table %q, key %v: %w", d.t.name, k, err)
 	}

@@ -40,8 +40,9 @@ type entry[V any] struct {
 	cost    int32
 	touched uint32 // the last transaction that held on to it, by its number in the table
 	change  int32  // its change's number plus one, in that transaction; 0 if it has none
-	keyLen  uint32
 	flags   uint8
+	keyLen  uint8           // keyLong for one that doesn't fit
+	time    [6]byte         // of the last write, in milliseconds since 1970, if the table has a TTL
 	keyHead [keyInline]byte // the key, or where in long it is
 }
 
@@ -57,7 +58,8 @@ const (
 const (
 	// keyInline is the longest key that an entry holds itself. With a V of
 	// eight bytes an entry takes 48.
-	keyInline = 23
+	keyInline = 20
+	keyLong   = 255
 
 	// An index is at most three quarters full. A slot is eight bytes.
 	indexMin = 8
@@ -79,7 +81,7 @@ func (s *entries[V]) at(number uint32) *entry[V] {
 
 // key returns the bytes of an entry's key, which are the entry's own.
 func (s *entries[V]) key(e *entry[V]) []byte {
-	if e.keyLen <= keyInline {
+	if e.keyLen != keyLong {
 		return e.keyHead[:e.keyLen]
 	}
 	return s.long[binary.NativeEndian.Uint32(e.keyHead[:])]
@@ -97,8 +99,7 @@ func (s *entries[V]) find(hash uint32, key []byte) *entry[V] {
 			return nil
 		}
 		if uint32(slot>>32) == hash {
-			e := s.at(uint32(slot) - 1)
-			if int(e.keyLen) == len(key) && string(s.key(e)) == string(key) {
+			if e := s.at(uint32(slot) - 1); string(s.key(e)) == string(key) {
 				return e
 			}
 		}
@@ -122,8 +123,8 @@ func (s *entries[V]) add(hash uint32, key []byte) *entry[V] {
 	}
 	e := s.at(number)
 	e.flags = entryLive
-	e.keyLen = uint32(len(key))
 	if len(key) <= keyInline {
+		e.keyLen = uint8(len(key))
 		copy(e.keyHead[:], key)
 	} else {
 		s.addLong(e, key)
@@ -134,6 +135,7 @@ func (s *entries[V]) add(hash uint32, key []byte) *entry[V] {
 }
 
 func (s *entries[V]) addLong(e *entry[V], key []byte) {
+	e.keyLen = keyLong
 	own := append(make([]byte, 0, len(key)), key...)
 	if n := len(s.freeLong); n > 0 {
 		at := s.freeLong[n-1]
@@ -186,7 +188,7 @@ func (s *entries[V]) remove(e *entry[V]) {
 		}
 	}
 	s.index[i] = 0
-	if e.keyLen > keyInline {
+	if e.keyLen == keyLong {
 		at := binary.NativeEndian.Uint32(e.keyHead[:])
 		s.long[at] = nil
 		s.freeLong = append(s.freeLong, at)

@@ -15,12 +15,13 @@ import (
 //	00 'm'                           the position, opaque to this package
 //	01 key                           01 bytes                       a raw key
 //	02 uvarint(len(name)) name key   02 uvarint(version) payload    a table's key
+//	02 …                             04 uvarint(version) time payload   with the time of the write, in milliseconds
 //	03 01 key                        03 time                        a timer
 //	03 02 time key                   03                             the same, in the order of time
 //
 // Keys that begin with 00 belong to the database and are never logged. The
-// first byte of a value names its format. A time is twelve bytes, as TimeCodec
-// has them. The version inside a table's value is that of
+// first byte of a value names its format. A timer's time is twelve bytes, as
+// TimeCodec has them, a value's eight, big-endian. The version inside a table's value is that of
 // its codec, which is 0 until a codec has had a second. A logged null is a
 // delete.
 const (
@@ -34,8 +35,7 @@ const (
 	valuePlain = 0x01
 	valueTable = 0x02
 	valueTimer = 0x03
-
-	codecVersion = 0
+	valueTimed = 0x04
 )
 
 var (
@@ -132,21 +132,40 @@ func decodePlain(stored []byte) ([]byte, error) {
 }
 
 // appendTableHeader appends what stands before a table value's payload.
-func appendTableHeader(dst []byte) []byte {
-	return binary.AppendUvarint(append(dst, valueTable), codecVersion)
+func appendTableHeader(dst []byte, version uint64) []byte {
+	return binary.AppendUvarint(append(dst, valueTable), version)
 }
 
-// decodeTableValue returns the version of the codec that wrote a table's value
-// and its payload, which aliases the stored bytes.
-func decodeTableValue(stored []byte) (version uint64, payload []byte, err error) {
-	if len(stored) == 0 || stored[0] != valueTable {
-		return 0, nil, fmt.Errorf("stored value %x: not a table value", clip(stored))
+// appendTimedHeader is the same with the time of the write, in milliseconds.
+func appendTimedHeader(dst []byte, version uint64, at int64) []byte {
+	return binary.BigEndian.AppendUint64(binary.AppendUvarint(append(dst, valueTimed), version), uint64(at))
+}
+
+// A valueHead is what stands before a table value's payload.
+type valueHead struct {
+	version uint64 // of the codec that wrote it
+	at      int64  // when, in milliseconds; 0 if it doesn't say
+}
+
+// decodeTableValue takes a table's value apart. The payload aliases the stored
+// bytes.
+func decodeTableValue(stored []byte) (head valueHead, payload []byte, err error) {
+	if len(stored) == 0 || stored[0] != valueTable && stored[0] != valueTimed {
+		return head, nil, fmt.Errorf("stored value %x: not a table value", clip(stored))
 	}
 	version, w := binary.Uvarint(stored[1:])
 	if w <= 0 {
-		return 0, nil, fmt.Errorf("stored value %x: codec version is cut off", clip(stored))
+		return head, nil, fmt.Errorf("stored value %x: codec version is cut off", clip(stored))
 	}
-	return version, stored[1+w:], nil
+	head.version, payload = version, stored[1+w:]
+	if stored[0] == valueTable {
+		return head, payload, nil
+	}
+	if len(payload) < 8 {
+		return head, nil, fmt.Errorf("stored value %x: time is cut off", clip(stored))
+	}
+	head.at = int64(binary.BigEndian.Uint64(payload))
+	return head, payload[8:], nil
 }
 
 // clip shortens what an error message shows of a value.

@@ -24,7 +24,9 @@ func TestFormatIsFrozen(t *testing.T) {
 		{"table prefix", tablePrefix("counts"), "\x02\x06counts"},
 		{"long table prefix", tablePrefix(string(make([]byte, 200)))[:3], "\x02\xc8\x01"},
 		{"plain value", appendPlain(nil, []byte("v")), "\x01v"},
-		{"table value", appendTableHeader(nil), "\x02\x00"},
+		{"table value", appendTableHeader(nil, 0), "\x02\x00"},
+		{"table value of a later version", appendTableHeader(nil, 300), "\x02\xac\x02"},
+		{"table value with a time", appendTimedHeader(nil, 1, 0x0102030405), "\x04\x01\x00\x00\x00\x01\x02\x03\x04\x05"},
 		{"int64 key", Int64.AppendKey(nil, -2), "\x7f\xff\xff\xff\xff\xff\xff\xfe"},
 		{"int64 value", value(Int64.Append(nil, -2)), "\x03"},
 		{"uint64 key", Uint64.AppendKey(nil, 300), "\x00\x00\x00\x00\x00\x00\x01\x2c"},
@@ -40,8 +42,8 @@ func TestFormatIsFrozen(t *testing.T) {
 			t.Errorf("%s = %q, want %q", c.what, c.got, c.want)
 		}
 	}
-	if formatVersion != 1 || codecVersion != 0 {
-		t.Errorf("versions %d and %d, want 1 and 0", formatVersion, codecVersion)
+	if formatVersion != 1 {
+		t.Errorf("version %d, want 1", formatVersion)
 	}
 }
 
@@ -65,6 +67,9 @@ func FuzzCheckRecord(f *testing.F) {
 	f.Add([]byte("\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), []byte("\x02\xff"))
 	f.Add([]byte("\x00m"), []byte("position"))
 	f.Add([]byte("\x02\x06counts"), []byte("\x02"))
+	f.Add([]byte("\x02\x06countsa"), []byte("\x04\x01\x00\x00\x00\x00\x00\x00\x00\x01v"))
+	f.Add([]byte("\x03\x01k"), []byte("\x03\x80\x00\x00\x00\x00\x00\x01\x02\x00\x00\x00\x07"))
+	f.Add([]byte("\x03\x02\x80\x00\x00\x00\x00\x00\x01\x02\x00\x00\x00\x07k"), []byte("\x03"))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		k, err := decodeKey(key)
 		if err == nil {
@@ -80,8 +85,14 @@ func FuzzCheckRecord(f *testing.F) {
 		if plain, err := decodePlain(value); err == nil && !bytes.Equal(appendPlain(nil, plain), value) {
 			t.Errorf("value %x holds %x, which is another", value, plain)
 		}
-		if v, payload, err := decodeTableValue(value); err == nil && v == codecVersion && len(value) == len(payload)+2 && !bytes.Equal(append(appendTableHeader(nil), payload...), value) {
-			t.Errorf("value %x holds %x, which is another", value, payload)
+		if head, payload, err := decodeTableValue(value); err == nil {
+			again := appendTableHeader(nil, head.version)
+			if value[0] == valueTimed {
+				again = appendTimedHeader(nil, head.version, head.at)
+			}
+			if again = append(again, payload...); len(again) >= len(value) && !bytes.Equal(again, value) {
+				t.Errorf("value %x holds %+v, %x, which is another", value, head, payload)
+			}
 		}
 		if CheckRecord(key, value) == nil && (len(key) == 0 || key[0] == spaceOwn) {
 			t.Errorf("key %x of the store's own passes", key)

@@ -25,7 +25,10 @@ var (
 	modelCounts = store.NewTable("model/counts", store.String, store.Int64)
 	modelLists  = store.NewTable("model/lists", store.PairOf(store.String, store.Int64), store.JSON[[]string]())
 	modelTimes  = store.NewTable("model", store.Time, store.String)
+	modelTimed  = store.NewTable("model/timed", store.String, store.Int64, store.TTL(modelTTL))
 )
+
+const modelTTL = 10 * time.Second
 
 // state is what a database holds, as a test imagines it.
 type state struct {
@@ -33,17 +36,39 @@ type state struct {
 	Counts map[string]int64
 	Lists  map[store.Pair[string, int64]]string // joined
 	Times  map[int64]string                     // by nanosecond
+	Timed  map[string]timed
+	Timers map[string]int64 // by second
 }
 
+// A timed value is one that expires.
+type timed struct {
+	Val int64
+	At  time.Time // of the last write
+}
+
+func (v timed) expired(now time.Time) bool { return now.Sub(v.At) >= modelTTL }
+
 func newState() state {
-	return state{map[string]string{}, map[string]int64{}, map[store.Pair[string, int64]]string{}, map[int64]string{}}
+	return state{map[string]string{}, map[string]int64{}, map[store.Pair[string, int64]]string{}, map[int64]string{}, map[string]timed{}, map[string]int64{}}
 }
 
 func (s state) clone() state {
-	return state{maps.Clone(s.Raw), maps.Clone(s.Counts), maps.Clone(s.Lists), maps.Clone(s.Times)}
+	return state{maps.Clone(s.Raw), maps.Clone(s.Counts), maps.Clone(s.Lists), maps.Clone(s.Times), maps.Clone(s.Timed), maps.Clone(s.Timers)}
 }
 
-func (s state) diff(t state) string { return cmp.Diff(s, t, cmpopts.EquateEmpty()) }
+// diff compares what is to be seen at a time with what a reader saw, who doesn't
+// see when values were written.
+func (s state) diff(now time.Time, t state) string {
+	s = s.clone()
+	for k, v := range s.Timed {
+		if v.expired(now) {
+			delete(s.Timed, k)
+		} else {
+			s.Timed[k] = timed{Val: v.Val}
+		}
+	}
+	return cmp.Diff(s, t, cmpopts.EquateEmpty())
+}
 
 // readAll reads everything that a transaction sees, and checks the order.
 func readAll(t *store.Transaction) (state, error) {
@@ -76,6 +101,16 @@ func readAll(t *store.Transaction) (state, error) {
 	for k, v := range modelTimes.All(t) {
 		s.Times[k.UnixNano()] = v
 	}
+	for k, v := range modelTimed.All(t) {
+		s.Timed[k] = timed{Val: v}
+	}
+	for _, k := range modelKeys {
+		at, ok, err := t.Timer([]byte(k))
+		errs = append(errs, err)
+		if ok {
+			s.Timers[k] = at.Unix()
+		}
+	}
 	return s, errors.Join(append(errs, t.Err())...)
 }
 
@@ -104,7 +139,9 @@ type machine struct {
 	now     state           // with the open transaction
 	old     state           // as everyone sees it: committed, and written directly
 	base    state           // committed
-	own     map[string]bool // the raw keys and those of counts that the transaction has written
+	own     map[string]bool // the raw keys and those of counts and timed that the transaction has written
+	clock   time.Time
+	sweep   *store.Sweep
 	history []state
 	flushed int
 	crashes int
@@ -114,6 +151,7 @@ func (m *machine) config() store.Config {
 	c := memConfig(m.fs)
 	c.Options.MemTableSize = 512 << 10
 	c.Options.TableCache = 1 << 10
+	c.Now = func() time.Time { return m.clock }
 	c.Options.Merge = func(_, val, operand []byte) ([]byte, error) { return slices.Concat(val, operand), nil }
 	return c
 }
@@ -123,6 +161,7 @@ func (m *machine) reopen() {
 	if m.o, err = store.Open(m.config()); err != nil {
 		m.t.Fatal(err)
 	}
+	m.sweep = m.o.NewSweep(m.filter)
 }
 
 func (m *machine) position() []byte { return fmt.Append(nil, len(m.history)-1) }
@@ -226,7 +265,9 @@ func (m *machine) must(err error) {
 }
 
 var (
-	genKey   = rapid.SampledFrom([]string{"", "\x00", "a", "a\x00", "a\x00\xff", "aa", "ab", "b", "c", "\xff", "\xff\xff"})
+	modelKeys = []string{"", "\x00", "a", "a\x00", "a\x00\xff", "aa", "ab", "b", "c", "\xff", "\xff\xff"}
+
+	genKey   = rapid.SampledFrom(modelKeys)
 	genInt   = rapid.Int64Range(-3, 3)
 	genBytes = rapid.StringN(0, 8, 16)
 )
@@ -400,10 +441,178 @@ func (m *machine) UpdateTime(t *rapid.T) {
 	}
 }
 
+// Pass lets time pass, in which values expire.
+func (m *machine) Pass(t *rapid.T) {
+	m.clock = m.clock.Add(time.Duration(rapid.IntRange(1, 8).Draw(t, "seconds")) * time.Second)
+}
+
+func (m *machine) UpdateTimed(t *rapid.T) {
+	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	got, err := modelTimed.Update(m.o.Transaction(), k, add(n))
+	m.must(err)
+	v := m.now.Timed[k]
+	if v.expired(m.clock) {
+		v.Val = 0
+	}
+	v = timed{v.Val + n, m.clock}
+	if m.now.Timed[k] = v; got != v.Val {
+		t.Fatalf("timed.Update(%q) = %d, want %d", k, got, v.Val)
+	}
+	m.own["timed "+k] = true
+}
+
+func (m *machine) PutTimed(t *rapid.T) {
+	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	m.must(modelTimed.Put(m.o.Transaction(), k, n))
+	m.now.Timed[k] = timed{n, m.clock}
+	m.own["timed "+k] = true
+}
+
+func (m *machine) DirectPutTimed(t *rapid.T) {
+	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	m.must(modelTimed.In(m.o.DB()).Put(k, n))
+	m.old.Timed[k] = timed{n, m.clock}
+	if !m.own["timed "+k] {
+		m.now.Timed[k] = m.old.Timed[k]
+	}
+}
+
+func (m *machine) DeleteTimed(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	m.must(modelTimed.Delete(m.o.Transaction(), k))
+	delete(m.now.Timed, k)
+	m.own["timed "+k] = true
+}
+
+func (m *machine) GetTimed(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	v, ok, err := modelTimed.Get(m.o.Transaction(), k)
+	m.must(err)
+	want, has := m.now.Timed[k]
+	if want.expired(m.clock) {
+		want, has = timed{}, false
+	}
+	if v != want.Val || ok != has {
+		t.Fatalf("timed.Get(%q) = %d, %v, want %d, %v", k, v, ok, want.Val, has)
+	}
+}
+
+// filter removes and rewrites some of what a sweep shows it, and checks that it
+// is what everyone sees.
+func (m *machine) filter(k store.SweptKey, val []byte) (remove bool, newVal []byte) {
+	key := string(k.Key)
+	switch k.Table {
+	case "":
+		if m.own["raw "+key] || string(val) != m.old.Raw[key] {
+			m.t.Fatalf("swept %q = %q, want %q, not written by the transaction", key, val, m.old.Raw[key])
+		}
+		switch len(val) {
+		case 1:
+			m.ownRaw(key)
+			delete(m.now.Raw, key)
+			return true, nil
+		case 2:
+			m.ownRaw(key)
+			m.now.Raw[key] = "rewritten"
+			return false, []byte("rewritten")
+		}
+	case "model/counts":
+		n, err := store.Int64.Decode(val)
+		if m.own["count "+key] || n != m.old.Counts[key] || err != nil {
+			m.t.Fatalf("swept count %q = %d, %v, want %d, not written by the transaction", key, n, err, m.old.Counts[key])
+		}
+		switch n {
+		case 3:
+			m.ownCount(key)
+			delete(m.now.Counts, key)
+			return true, nil
+		case -3:
+			m.ownCount(key)
+			m.now.Counts[key] = 7
+			b, err := store.Int64.Append(nil, 7)
+			m.must(err)
+			return false, b
+		}
+	}
+	return false, nil
+}
+
+func (m *machine) Sweep(t *rapid.T) {
+	_, err := m.sweep.Step(rapid.IntRange(1, 30).Draw(t, "keys"))
+	m.must(err)
+}
+
+func (m *machine) SetTimer(t *rapid.T) {
+	k, at := genKey.Draw(t, "key"), rapid.Int64Range(0, 60).Draw(t, "at")
+	m.must(m.o.Transaction().SetTimer([]byte(k), time.Unix(at, 0)))
+	m.now.Timers[k] = at
+}
+
+func (m *machine) CancelTimer(t *rapid.T) {
+	k := genKey.Draw(t, "key")
+	m.must(m.o.Transaction().CancelTimer([]byte(k)))
+	delete(m.now.Timers, k)
+}
+
+// FireTimers takes some of those that are due, and moves one on the way.
+func (m *machine) FireTimers(t *rapid.T) {
+	now := rapid.Int64Range(0, 60).Draw(t, "now")
+	limit := rapid.IntRange(1, 4).Draw(t, "max")
+	due, err := m.o.DueTimers(time.Unix(now, 0), limit)
+	m.must(err)
+	var want, got []string
+	for k, at := range m.now.Timers {
+		if at <= now {
+			want = append(want, fmt.Sprintf("%02d %q", at, k))
+		}
+	}
+	slices.SortFunc(want, func(a, b string) int {
+		if c := strings.Compare(a[:2], b[:2]); c != 0 {
+			return c
+		}
+		return strings.Compare(unquoteKey(a[3:]), unquoteKey(b[3:]))
+	})
+	want = want[:min(len(want), limit)]
+	for _, x := range due {
+		got = append(got, fmt.Sprintf("%02d %q", x.At.Unix(), x.Key))
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("due at %d: %v, want %v", now, got, want)
+	}
+	for i, x := range due {
+		if i == 1 {
+			m.must(m.o.Transaction().SetTimer(x.Key, time.Unix(61, 0)))
+			m.now.Timers[string(x.Key)] = 61
+		}
+		ok, err := m.o.TakeTimer(x)
+		m.must(err)
+		if ok == (i == 1) {
+			t.Fatalf("TakeTimer of the %dth = %v", i, ok)
+		}
+		if ok {
+			delete(m.now.Timers, string(x.Key))
+		}
+	}
+}
+
+func (m *machine) NextTimer(t *rapid.T) {
+	at, ok, err := m.o.NextTimer()
+	m.must(err)
+	if len(m.now.Timers) == 0 {
+		if ok {
+			t.Fatalf("NextTimer = %v, want none", at)
+		}
+		return
+	}
+	if want := slices.Min(slices.Collect(maps.Values(m.now.Timers))); !ok || at.Unix() != want {
+		t.Fatalf("NextTimer = %v, %v, want second %d", at, ok, want)
+	}
+}
+
 func (m *machine) Everything(t *rapid.T) {
 	got, err := readAll(m.o.Transaction())
 	m.must(err)
-	if d := m.now.diff(got); d != "" {
+	if d := m.now.diff(m.clock, got); d != "" {
 		t.Fatalf("the transaction's state (-want +got): %s", d)
 	}
 	m.Committed(t)
@@ -413,7 +622,7 @@ func (m *machine) Everything(t *rapid.T) {
 func (m *machine) Committed(t *rapid.T) {
 	got, err := readCommitted(m.o)
 	m.must(err)
-	if d := m.old.diff(got); d != "" {
+	if d := m.old.diff(m.clock, got); d != "" {
 		t.Fatalf("the committed state (-want +got): %s", d)
 	}
 }
@@ -539,7 +748,7 @@ func (m *machine) Crash(t *rapid.T) {
 func (m *machine) at(position int) {
 	got, err := readCommitted(m.o)
 	m.must(err)
-	if d := m.history[position].diff(got); d != "" {
+	if d := m.history[position].diff(m.clock, got); d != "" {
 		m.t.Fatalf("the state at position %d (-want +got): %s", position, d)
 	}
 }
@@ -553,6 +762,9 @@ func actions(m *machine) map[string]func(*rapid.T) {
 		"appendList": m.AppendList, "getList": m.GetList, "putTime": m.PutTime, "updateTime": m.UpdateTime,
 		"merge": m.Merge, "directPut": m.DirectPut, "directDelete": m.DirectDelete, "directDeleteRange": m.DirectDeleteRange,
 		"directMerge": m.DirectMerge, "directCount": m.DirectCount,
+		"pass": m.Pass, "updateTimed": m.UpdateTimed, "putTimed": m.PutTimed, "directPutTimed": m.DirectPutTimed, "deleteTimed": m.DeleteTimed,
+		"getTimed": m.GetTimed, "sweep": m.Sweep,
+		"setTimer": m.SetTimer, "cancelTimer": m.CancelTimer, "fireTimers": m.FireTimers, "nextTimer": m.NextTimer,
 		"more1": m.UpdateCount, "more2": m.AppendList, "more3": m.GetList, "more4": m.GetCount,
 		"everything": m.Everything, "committed": m.Committed, "changes": m.Changes,
 		"commit": m.Commit, "abort": m.Abort, "setMeta": m.SetMeta, "flush": m.Flush, "reopen": m.Reopen, "crash": m.Crash,
@@ -564,7 +776,7 @@ func actions(m *machine) map[string]func(*rapid.T) {
 func TestAnyOrderOfOperations(t *testing.T) {
 	crashes := 0
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{t: t, fs: vfs.NewCrashableMem(), history: []state{newState()}}
+		m := &machine{t: t, fs: vfs.NewCrashableMem(), history: []state{newState()}, clock: time.Unix(1000, 0)}
 		m.begin(newState())
 		m.reopen()
 		defer func() { m.must(m.o.Close()) }()
@@ -580,14 +792,14 @@ func TestAnyOrderOfOperations(t *testing.T) {
 // order, is the state.
 func TestChangelogRestores(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{t: t, fs: vfs.NewCrashableMem(), history: []state{newState()}}
+		m := &machine{t: t, fs: vfs.NewCrashableMem(), history: []state{newState()}, clock: time.Unix(1000, 0)}
 		m.begin(newState())
 		m.reopen()
 		defer func() { m.must(m.o.Close()) }()
 		var log []store.Change
 		for range rapid.IntRange(1, 10).Draw(t, "transactions") {
 			for range rapid.IntRange(0, 6).Draw(t, "operations") {
-				rapid.SampledFrom([]func(*rapid.T){m.Put, m.Delete, m.DeleteRange, m.UpdateCount, m.DeleteCount, m.AppendList, m.PutTime, m.Merge, m.DirectPut, m.DirectDelete, m.DirectCount}).Draw(t, "op")(t)
+				rapid.SampledFrom([]func(*rapid.T){m.Put, m.Delete, m.DeleteRange, m.UpdateCount, m.DeleteCount, m.AppendList, m.PutTime, m.Merge, m.DirectPut, m.DirectDelete, m.DirectCount, m.PutTimed, m.Pass, m.Sweep, m.SetTimer, m.CancelTimer, m.FireTimers}).Draw(t, "op")(t)
 			}
 			changes, err := m.o.Seal()
 			m.must(err)
@@ -598,7 +810,9 @@ func TestChangelogRestores(t *testing.T) {
 			m.applied()
 			m.must(m.o.Apply(m.position()))
 		}
-		r, err := store.Open(memConfig(vfs.NewMem()))
+		c := memConfig(vfs.NewMem())
+		c.Now = func() time.Time { return m.clock }
+		r, err := store.Open(c)
 		m.must(err)
 		defer func() { m.must(r.Close()) }()
 		l := r.NewLoader()
@@ -611,7 +825,7 @@ func TestChangelogRestores(t *testing.T) {
 		m.must(l.Commit(m.position()))
 		got, err := readCommitted(r)
 		m.must(err)
-		if d := m.old.diff(got); d != "" {
+		if d := m.old.diff(m.clock, got); d != "" {
 			t.Fatalf("the restored state (-want +got): %s", d)
 		}
 		if got, want := r.Meta(), m.position(); !bytes.Equal(got, want) {

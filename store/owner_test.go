@@ -68,7 +68,7 @@ func TestI2StateAndMetaInOneBatch(t *testing.T) {
 				t.Errorf("%s: position %q: %v", where, meta, err)
 				return
 			}
-			b, _ := Int64.Append(appendTableHeader(nil), n)
+			b, _ := Int64.Append(appendTableHeader(nil, 0), n)
 			wantRaw, wantTyped = string(appendPlain(nil, []byte(meta))), string(b)
 		}
 		if raw != wantRaw || typed != wantTyped {

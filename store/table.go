@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"slices"
 	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -26,6 +28,10 @@ type Table[K comparable, V any] struct {
 	prefix []byte
 	index  int // where a transaction keeps its state
 
+	ttl     time.Duration // 0 for none
+	version uint64
+	older   []ValueCodec[V] // by version
+
 	plain    bool // a V copied is a V kept: it holds no pointers but strings'
 	fixed    bool // every V takes the same memory
 	isString bool // keys are stored as the strings that they are
@@ -39,8 +45,9 @@ type TableChange[V any] struct {
 }
 
 // NewTable makes a table. A second one of the same name must have the same
-// codecs, and is then the same table; CheckTables tells if one hasn't.
-func NewTable[K comparable, V any](name string, key KeyCodec[K], val ValueCodec[V]) *Table[K, V] {
+// codecs and options, and is then the same table; CheckTables tells if one
+// hasn't, and what is wrong with options.
+func NewTable[K comparable, V any](name string, key KeyCodec[K], val ValueCodec[V], options ...TableOption) *Table[K, V] {
 	_, isString := any(key).(StringCodec)
 	t := &Table[K, V]{
 		name:     name,
@@ -51,7 +58,22 @@ func NewTable[K comparable, V any](name string, key KeyCodec[K], val ValueCodec[
 		fixed:    isPlain(reflect.TypeFor[V](), false),
 		isString: isString,
 	}
-	t.index = register(t, codecs{reflect.TypeFor[K](), reflect.TypeFor[V](), key, val})
+	var o tableOptions
+	for _, set := range options {
+		set(&o)
+	}
+	older, ok := o.older.([]ValueCodec[V])
+	if o.older != nil && !ok && o.err == nil {
+		o.err = fmt.Errorf("older codecs are %T, want those of %v", o.older, reflect.TypeFor[V]())
+	}
+	if o.err == nil {
+		t.ttl, t.version, t.older = o.ttl, uint64(len(older)), older
+	}
+	c := codecs{keyType: reflect.TypeFor[K](), valType: reflect.TypeFor[V](), key: key, val: val, ttl: o.ttl, err: o.err}
+	for _, codec := range older {
+		c.older = append(c.older, codec)
+	}
+	t.index = register(t, c)
 	return t
 }
 
@@ -62,15 +84,18 @@ func (t *Table[K, V]) Name() string { return t.name }
 type codecs struct {
 	keyType, valType reflect.Type
 	key, val         any
+	older            []any // value codecs, by version
+	ttl              time.Duration
+	err              error // what is wrong with the options
 }
 
 func (c codecs) equal(d codecs) bool {
-	return c.keyType == d.keyType && c.valType == d.valType && sameCodec(c.key, d.key) && sameCodec(c.val, d.val)
+	return c.err == nil && d.err == nil && c.ttl == d.ttl && slices.EqualFunc(c.older, d.older, sameCodec) && c.keyType == d.keyType && c.valType == d.valType && sameCodec(c.key, d.key) && sameCodec(c.val, d.val)
 }
 
 func sameCodec(a, b any) bool {
-	if reflect.TypeOf(a) != reflect.TypeOf(b) {
-		return false
+	if a == nil || b == nil || reflect.TypeOf(a) != reflect.TypeOf(b) {
+		return a == nil && b == nil
 	}
 	// A codec that can't be compared is taken to be decided by its type.
 	v, w := reflect.ValueOf(a), reflect.ValueOf(b)
@@ -78,7 +103,14 @@ func sameCodec(a, b any) bool {
 }
 
 func (c codecs) String() string {
-	return fmt.Sprintf("%T and %T (%v to %v)", c.key, c.val, c.keyType, c.valType)
+	s := fmt.Sprintf("%T and %T (%v to %v)", c.key, c.val, c.keyType, c.valType)
+	if len(c.older) > 0 {
+		s += fmt.Sprintf(" version %d", len(c.older))
+	}
+	if c.ttl > 0 {
+		s += fmt.Sprintf(" TTL %v", c.ttl)
+	}
+	return s
 }
 
 // registry holds every table of the program, by index.
@@ -105,7 +137,8 @@ func register(t AnyTable, c codecs) (index int) {
 }
 
 // CheckTables reports every name that two tables with different codecs share:
-// each would read what the other wrote. A consumer asks at its start.
+// each would read what the other wrote; and options that can't be. A consumer
+// asks at its start.
 func CheckTables() error {
 	registry.Lock()
 	defer registry.Unlock()
@@ -116,6 +149,10 @@ func checkTables(names []string, all []codecs) error {
 	var errs []error
 	first := make(map[string]int)
 	for i, n := range names {
+		if err := all[i].err; err != nil {
+			errs = append(errs, fmt.Errorf("table %q: %w", n, err))
+			continue
+		}
 		if j, ok := first[n]; ok {
 			errs = append(errs, fmt.Errorf("table %q has two pairs of codecs: %v; %v", n, all[j], all[i]))
 			continue
@@ -125,10 +162,14 @@ func checkTables(names []string, all []codecs) error {
 	return errors.Join(errs...)
 }
 
-// conflict reports whether another table of this name has other codecs.
+// conflict reports whether another table of this name has other codecs, or the
+// table's options can't be.
 func (t *Table[K, V]) conflict() error {
 	registry.Lock()
 	defer registry.Unlock()
+	if err := registry.codecs[t.index].err; err != nil {
+		return fmt.Errorf("table %q: %w", t.name, err)
+	}
 	for i, n := range registry.names {
 		if n == t.name && i != t.index {
 			return fmt.Errorf("table %q has two pairs of codecs: %v; %v", n, registry.codecs[t.index], registry.codecs[i])
@@ -206,6 +247,9 @@ func (t *Table[K, V]) Get(tx *Transaction, k K) (v V, ok bool, err error) {
 			return v, false, err
 		}
 	}
+	if t.ttl > 0 {
+		s.age(e)
+	}
 	e.flags |= entryRecent
 	if !t.plain {
 		s.hold(e)
@@ -221,29 +265,66 @@ func (t *Table[K, V]) getCommitted(tx *Transaction, k K) (v V, ok bool, err erro
 	return t.read(tx, t.storedKey(tx, t.keyBytes(tx, &k)))
 }
 
-// read decodes the committed value under a stored key.
+// read decodes the committed value under a stored key. One that has expired is
+// none.
 func (t *Table[K, V]) read(tx *Transaction, stored []byte) (v V, ok bool, err error) {
-	b, ok, err := tx.point.get(tx.d, tx.from, stored, tx.stored[:0])
-	if err != nil || !ok {
-		return v, false, err
-	}
-	tx.stored = b
-	v, err = t.decode(stored, b)
-	return v, err == nil, err
+	v, _, ok, err = t.readAt(tx, stored)
+	return v, ok, err
 }
 
-func (t *Table[K, V]) decode(key, stored []byte) (v V, err error) {
-	version, payload, err := decodeTableValue(stored)
-	if err == nil && version != codecVersion {
-		err = fmt.Errorf("codec version %d, want %d", version, codecVersion)
+// readAt returns when the value was written as well, if the table has a TTL.
+func (t *Table[K, V]) readAt(tx *Transaction, stored []byte) (v V, at int64, ok bool, err error) {
+	b, ok, err := tx.point.get(tx.d, tx.from, stored, tx.stored[:0])
+	if err != nil || !ok {
+		return v, 0, false, err
+	}
+	tx.stored = b
+	return t.decode(tx.d, stored, b)
+}
+
+// decode decodes a stored value, which may have expired.
+func (t *Table[K, V]) decode(d *database, key, stored []byte) (v V, at int64, ok bool, err error) {
+	head, payload, err := decodeTableValue(stored)
+	if err == nil && t.ttl > 0 && t.expired(head.at, d.now()) {
+		return v, 0, false, nil
 	}
 	if err == nil {
-		v, err = t.val.Decode(payload)
+		v, err = t.decodePayload(head.version, payload)
 	}
 	if err != nil {
-		return v, fmt.Errorf("decode value of table %q, key %x: %w", t.name, key[len(t.prefix):], err)
+		return v, 0, false, fmt.Errorf("decode value of table %q, key %x: %w", t.name, key[len(t.prefix):], err)
+	}
+	return v, head.at, true, nil
+}
+
+// decodePayload decodes what the codec of a version wrote.
+func (t *Table[K, V]) decodePayload(version uint64, payload []byte) (v V, err error) {
+	switch {
+	case version == t.version:
+		return t.val.Decode(payload)
+	case version > t.version:
+		return v, fmt.Errorf("codec version %d is newer than this program's %d", version, t.version)
+	case t.older[version] == nil:
+		return v, fmt.Errorf("codec version %d is one that this program no longer has", version)
+	}
+	if v, err = t.older[version].Decode(payload); err != nil {
+		return v, fmt.Errorf("codec version %d: %w", version, err)
 	}
 	return v, nil
+}
+
+// appendHeader appends what stands before a value's payload.
+func (t *Table[K, V]) appendHeader(dst []byte, at int64) []byte {
+	if t.ttl > 0 {
+		return appendTimedHeader(dst, t.version, at)
+	}
+	return appendTableHeader(dst, t.version)
+}
+
+// expired says whether what was written at a time, in milliseconds and 0 if that
+// isn't known, has expired.
+func (t *Table[K, V]) expired(at int64, now time.Time) bool {
+	return t.ttl > 0 && at != 0 && now.UnixMilli()-at >= t.ttl.Milliseconds()
 }
 
 func (t *Table[K, V]) keyError(k K) error {
@@ -277,8 +358,12 @@ func (t *Table[K, V]) set(tx *Transaction, k *K, v V, has bool) error {
 			e.flags |= entryKnown
 		}
 	}
+	if t.ttl > 0 {
+		s.age(e)
+	}
 	c := s.dirty(e)
 	e.set(v, has)
+	s.written(e)
 	s.grown(tx, c)
 	return nil
 }
@@ -300,10 +385,14 @@ func (t *Table[K, V]) Update(tx *Transaction, k K, fn func(V) V) (v V, err error
 			return v, err
 		}
 	}
+	if t.ttl > 0 {
+		s.age(e)
+	}
 	// Dirty before fn runs: what fn reads itself may push clean entries out.
 	c := s.dirty(e)
 	e.val = fn(e.val)
 	e.flags |= entryHas
+	s.written(e)
 	s.grown(tx, c)
 	return e.val, nil
 }
@@ -340,17 +429,20 @@ func (t *Table[K, V]) scan(tx *Transaction, lower, upper []byte, yield func(K, V
 	}
 	m := newMerge(tx, changes, lower, upper, false)
 	err := m.run(func(stored, committed []byte, own *change[V]) (bool, error) {
-		if own != nil && !own.e.has() {
-			return true, nil
+		var v V
+		if own != nil {
+			if !own.e.has() || t.expired(own.e.timeOf(), tx.d.now()) {
+				return true, nil
+			}
+			v = own.e.val
+		} else {
+			var ok bool
+			var err error
+			if v, _, ok, err = t.decode(tx.d, stored, committed); err != nil || !ok {
+				return err == nil, err
+			}
 		}
 		k, err := t.keyOf(tx, stored)
-		if err != nil {
-			return false, err
-		}
-		if own != nil {
-			return yield(k, own.e.val), nil
-		}
-		v, err := t.decode(stored, committed)
 		if err != nil {
 			return false, err
 		}
@@ -387,6 +479,9 @@ func (t *Table[K, V]) eachChange(tx *Transaction, yield func(K, TableChange[V]) 
 	for _, own := range s.changes.all(&tx.sorter) {
 		if s.number != number {
 			return fmt.Errorf("changes of table %q: %w", t.name, errOutlived)
+		}
+		if t.ttl > 0 {
+			s.age(own.e)
 		}
 		c := TableChange[V]{New: own.e.val, Deleted: !own.e.has()}
 		if own.oldKnown {

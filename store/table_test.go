@@ -23,7 +23,7 @@ func TestTableOneNameTwoCodecs(t *testing.T) {
 		t.Errorf("the same table twice is %d and %d, %d and %d", one.index, two.index, pairs.index, again.index)
 	}
 	all := func(kv ...any) codecs {
-		return codecs{reflect.TypeFor[string](), reflect.TypeFor[int64](), kv[0], kv[1]}
+		return codecs{keyType: reflect.TypeFor[string](), valType: reflect.TypeFor[int64](), key: kv[0], val: kv[1]}
 	}
 	err := checkTables([]string{"a", "b", "a"}, []codecs{all(String, Int64), all(String, Int64), all(String, Uint64)})
 	if err == nil || !strings.Contains(err.Error(), `"a"`) || strings.Contains(err.Error(), `"b"`) {
