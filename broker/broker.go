@@ -36,6 +36,7 @@ type Broker struct {
 	ctx    context.Context // ends when the broker closes or dies
 	cancel context.CancelFunc
 	dead   chan struct{}  // closed by fail
+	why    error          // the broker died; set before dead is closed
 	wg     sync.WaitGroup // all goroutines but the writer's
 
 	// closeOnce makes one Close do the work and the others wait for it.
@@ -46,7 +47,6 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		closed       bool
-		err          error // why the broker died
 		rounds       []*round
 		lastRound    *round // that anything is staged in; nil if all is on disk
 		topicRound   *round // that a topic is staged in: reads of other things don't wait for a disk that is stuck
@@ -114,7 +114,8 @@ func open(dir string, c Config) (_ *Broker, err error) {
 			err = errors.Join(err, b.db.Close())
 		}
 	}()
-	b.requests, b.ownRequests, b.answers = newBudget(c.Memory/8), newBudget(c.Memory/8), newBudget(c.Memory/4)
+	b.requests, b.ownRequests = newBudget(c.Memory/8), newBudget(c.Memory/8)
+	b.answers = newBudget(c.Memory / 4)
 	b.sasl = newAuthenticator(c.Users)
 	b.mu.topics = make(map[string]*topic)
 	b.mu.topicIDs = make(map[[16]byte]*topic)
@@ -178,12 +179,14 @@ func (b *Broker) Done() <-chan struct{} { return b.dead }
 
 // Err is why the broker stopped by itself, ErrClosed after Close, or nil.
 func (b *Broker) Err() error {
+	select {
+	case <-b.dead:
+		return b.why
+	default:
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.mu.err != nil:
-		return b.mu.err
-	case b.mu.closed:
+	if b.mu.closed {
 		return ErrClosed
 	}
 	return nil
@@ -191,12 +194,12 @@ func (b *Broker) Err() error {
 
 // enter keeps Close from closing the storage until leave.
 func (b *Broker) enter() (leave func(), err error) {
+	if err := b.Err(); err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.mu.err != nil:
-		return nil, b.mu.err
-	case b.mu.closed:
+	if b.mu.closed {
 		return nil, ErrClosed
 	}
 	b.wg.Add(1)
@@ -207,19 +210,15 @@ func (b *Broker) enter() (leave func(), err error) {
 // nothing is answered any more. It may be called from anywhere, also with the
 // lock held by another.
 func (b *Broker) fail(err error) {
-	b.disk.kill(func() { close(b.dead) })
-	go func() { // the lock may be the caller's
-		b.mu.Lock()
-		first := b.mu.err == nil && !b.mu.closed
-		if first {
-			b.mu.err = err
-		}
-		b.mu.Unlock()
-		if first {
-			b.config.Logger.Error("broker stops", "dir", b.dir, "error", err)
-		}
+	first := false
+	b.disk.kill(func() {
+		first, b.why = true, err
+		close(b.dead)
+	})
+	if first {
+		b.config.Logger.Error("broker stops", "dir", b.dir, "error", err)
 		b.cancel()
-	}()
+	}
 }
 
 // Close ends all connections, puts on disk what was staged, and gives the
@@ -258,9 +257,7 @@ func (b *Broker) close() error {
 	case <-b.dead:
 		// The storage library may never come back from a fatal error, and has
 		// nothing to write any more.
-		b.mu.Lock()
-		errs = append(errs, b.mu.err)
-		b.mu.Unlock()
+		errs = append(errs, b.why)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

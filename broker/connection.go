@@ -83,7 +83,7 @@ func (b *Broker) connect(conn net.Conn, inside bool) *connection {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.closed || b.mu.err != nil || int64(len(b.mu.connections)) >= b.settings.number("max.connections") {
+	if b.mu.closed || b.ctx.Err() != nil || int64(len(b.mu.connections)) >= b.settings.number("max.connections") {
 		return nil
 	}
 	b.mu.connections[c] = struct{}{}

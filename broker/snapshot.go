@@ -103,7 +103,7 @@ func (b *Broker) Snapshot() Snapshot {
 	at := now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.closed || b.mu.err != nil {
+	if b.mu.closed || b.ctx.Err() != nil {
 		return s
 	}
 	s.DiskBytes = int64(b.db.Metrics().DiskSpaceUsage())
