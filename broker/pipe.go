@@ -11,7 +11,12 @@ import (
 
 // pipeBuffer is how many bytes one direction of an in-memory connection holds
 // before its writer waits.
-const pipeBuffer = 1 << 20
+const pipeBuffer = 256 << 10
+
+// pipeDirect is how many bytes a write has at least that is not buffered at
+// all: the reader copies from where the writer has them, once, and the writer
+// waits for it.
+const pipeDirect = 64 << 10
 
 // flow is one direction of an in-memory connection: a bounded buffer between a
 // writer and a reader. Safe for concurrent use.
@@ -19,10 +24,12 @@ type flow struct {
 	mu struct {
 		sync.Mutex
 		changed     *sync.Cond
-		buf         []byte // what was written and not read is buf[read:]
-		read        int
-		closed      bool  // by the writer: what is there can still be read
-		broken      error // by the reader: nothing can be written or read
+		ring        []byte // of pipeBuffer bytes, made at the first small write
+		head, n     int    // what was written and not read is n bytes from head on, around the end
+		direct      []byte // what is left of a big write; it comes after what is in the ring
+		writing     bool   // others that write wait for their turn
+		closed      bool   // by the writer: what is there can still be read
+		broken      error  // by the reader: nothing can be written or read
 		readBefore  deadline
 		writeBefore deadline
 	}
@@ -71,12 +78,8 @@ func (f *flow) Read(p []byte) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		case len(p) == 0:
 			return 0, nil
-		case f.mu.read < len(f.mu.buf):
-			n := copy(p, f.mu.buf[f.mu.read:])
-			f.mu.read += n
-			if f.mu.read == len(f.mu.buf) {
-				f.mu.buf, f.mu.read = f.mu.buf[:0], 0
-			}
+		case f.mu.n > 0 || len(f.mu.direct) > 0:
+			n := f.takeLocked(p)
 			f.mu.changed.Broadcast()
 			return n, nil
 		case f.mu.closed:
@@ -86,10 +89,55 @@ func (f *flow) Read(p []byte) (int, error) {
 	}
 }
 
+// takeLocked moves what is there into p.
+func (f *flow) takeLocked(p []byte) (n int) {
+	for f.mu.n > 0 && n < len(p) {
+		m := copy(p[n:], f.mu.ring[f.mu.head:min(f.mu.head+f.mu.n, pipeBuffer)])
+		f.mu.head, f.mu.n, n = (f.mu.head+m)%pipeBuffer, f.mu.n-m, n+m
+	}
+	if f.mu.n > 0 {
+		return n
+	}
+	f.mu.head = 0
+	m := copy(p[n:], f.mu.direct)
+	f.mu.direct = f.mu.direct[m:]
+	return n + m
+}
+
+// putLocked moves what there is room for out of p.
+func (f *flow) putLocked(p []byte) (n int) {
+	if f.mu.ring == nil {
+		f.mu.ring = make([]byte, pipeBuffer)
+	}
+	for f.mu.n < pipeBuffer && n < len(p) {
+		at := (f.mu.head + f.mu.n) % pipeBuffer
+		m := copy(f.mu.ring[at:min(at+pipeBuffer-f.mu.n, pipeBuffer)], p[n:])
+		f.mu.n, n = f.mu.n+m, n+m
+	}
+	return n
+}
+
+// Write returns when p is buffered or, if it is big, read.
 func (f *flow) Write(p []byte) (n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for f.mu.writing {
+		f.mu.changed.Wait()
+	}
+	f.mu.writing = true
+	big := len(p) >= pipeDirect
+	if big {
+		f.mu.direct = p
+		f.mu.changed.Broadcast()
+	}
+	defer func() {
+		f.mu.direct, f.mu.writing = nil, false // p is the caller's again
+		f.mu.changed.Broadcast()
+	}()
 	for {
+		if big {
+			n = len(p) - len(f.mu.direct)
+		}
 		switch {
 		case f.mu.broken != nil || f.mu.closed:
 			return n, io.ErrClosedPipe
@@ -98,13 +146,8 @@ func (f *flow) Write(p []byte) (n int, err error) {
 		case len(p) == n:
 			return n, nil
 		}
-		if room := pipeBuffer - (len(f.mu.buf) - f.mu.read); room > 0 {
-			if f.mu.read > 0 && len(f.mu.buf)+min(room, len(p)-n) > cap(f.mu.buf) {
-				f.mu.buf, f.mu.read = f.mu.buf[:copy(f.mu.buf, f.mu.buf[f.mu.read:])], 0
-			}
-			m := min(room, len(p)-n)
-			f.mu.buf = append(f.mu.buf, p[n:n+m]...)
-			n += m
+		if !big && f.mu.n < pipeBuffer {
+			n += f.putLocked(p[n:])
 			f.mu.changed.Broadcast()
 			continue
 		}
@@ -119,7 +162,7 @@ func (f *flow) close(err error) {
 	if err == nil {
 		f.mu.closed = true
 	} else if f.mu.broken == nil {
-		f.mu.broken, f.mu.buf = err, nil
+		f.mu.broken, f.mu.ring, f.mu.n = err, nil, 0
 	}
 	for _, d := range []*deadline{&f.mu.readBefore, &f.mu.writeBefore} {
 		if d.alarm != nil {
