@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ type benched struct {
 	name string
 	opts []kgo.Opt
 	stop func()
+	tidy func(b *testing.B) // ends what storing has left to be done; nil if nothing is
 }
 
 func benchBroker(b *testing.B, name string, c Config) benched {
@@ -32,7 +34,7 @@ func benchBroker(b *testing.B, name string, c Config) benched {
 		b.Fatal(err)
 	}
 	cl := br.Cluster()
-	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(cl.Brokers...), kgo.Dialer(cl.Dial)}, stop: func() {
+	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(cl.Brokers...), kgo.Dialer(cl.Dial)}, tidy: br.tidy, stop: func() {
 		if err := br.Close(); err != nil {
 			b.Error(err)
 		}
@@ -45,11 +47,18 @@ func benchTCP(b *testing.B, name string, c Config) benched {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(br.Addr())}, stop: func() {
+	return benched{name: name, opts: []kgo.Opt{kgo.SeedBrokers(br.Addr())}, tidy: br.tidy, stop: func() {
 		if err := br.Close(); err != nil {
 			b.Error(err)
 		}
 	}}
+}
+
+// tidy puts what is in memory into files.
+func (br *Broker) tidy(b *testing.B) {
+	if err := br.db.Flush(); err != nil {
+		b.Error(err)
+	}
 }
 
 func benchKfake(b *testing.B, name string, opts ...kfake.Opt) benched {
@@ -183,28 +192,72 @@ func (t benched) fill(b *testing.B, name string, size, n int) {
 	}
 }
 
+// Reading what is stored: from the beginning, once.
 func BenchmarkConsume(b *testing.B) {
 	for _, size := range []int{100, 1024} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
 			eachBenched(b, func(b *testing.B, t benched) {
 				name := t.topic(b, 8)
-				n := max(b.N, 1)
-				t.fill(b, name, size, n)
-				b.SetBytes(int64(size))
-				b.ResetTimer()
-				cl := t.client(b, kgo.ConsumeTopics(name), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-				for got := 0; got < n; {
-					fs := cl.PollFetches(context.Background())
-					if err := fs.Err(); err != nil {
-						b.Fatal(err)
-					}
-					got += fs.NumRecords()
+				t.fill(b, name, size, b.N)
+				if t.tidy != nil {
+					t.tidy(b)
 				}
+				b.SetBytes(int64(size))
+				before := cpuTime(b)
+				b.ResetTimer()
+				t.readAll(b, name, b.N)
 				b.StopTimer()
-				cl.Close()
+				b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 			})
 		})
 	}
+}
+
+// Reading along: what was just written, by one consumer after the other.
+func BenchmarkConsumeRecent(b *testing.B) {
+	for _, size := range []int{100, 1024} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			eachBenched(b, func(b *testing.B, t benched) {
+				n := (16 << 20) / (size + 30)
+				name := t.topic(b, 8)
+				t.fill(b, name, size, n)
+				if t.tidy != nil {
+					t.tidy(b)
+				}
+				b.SetBytes(int64(size))
+				before := cpuTime(b)
+				b.ResetTimer()
+				for left := b.N; left > 0; left -= n {
+					t.readAll(b, name, min(left, n))
+				}
+				b.StopTimer()
+				b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+			})
+		})
+	}
+}
+
+// readAll reads n messages of a topic.
+func (t benched) readAll(b *testing.B, name string, n int) {
+	cl := t.client(b, kgo.ConsumeTopics(name), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	defer cl.Close()
+	for got := 0; got < n; {
+		fs := cl.PollFetches(context.Background())
+		if err := fs.Err(); err != nil {
+			b.Fatal(err)
+		}
+		got += fs.NumRecords()
+	}
+}
+
+// cpuTime is what this process has used so far: client and broker together,
+// unless the broker is a process of its own.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // A transaction of one message to each of 8 partitions; end-ms is how long its

@@ -27,6 +27,7 @@ type Broker struct {
 	requests    *budget // bytes of requests in flight from outside
 	ownRequests *budget // and from this process
 	answers     *budget // bytes of answers in flight
+	ahead       *budget // and of what was read before it was asked for
 	sasl        *authenticator
 	inside      *pipeListener
 	outside     net.Listener // nil unless it listens
@@ -60,6 +61,7 @@ type Broker struct {
 		byProducer   map[int64]*transaction
 		groups       map[string]*group
 		connections  map[*connection]struct{}
+		recents      recents
 		reclaim      map[uint32]struct{} // partitions whose data were deleted, and are on disk still
 	}
 }
@@ -115,7 +117,8 @@ func open(dir string, c Config) (_ *Broker, err error) {
 		}
 	}()
 	b.requests, b.ownRequests = newBudget(c.Memory/8), newBudget(c.Memory/8)
-	b.answers = newBudget(c.Memory / 4)
+	b.answers, b.ahead = newBudget(c.Memory/8), newBudget(c.Memory/16)
+	b.mu.recents.max = c.Memory / 16
 	b.sasl = newAuthenticator(c.Users)
 	b.mu.topics = make(map[string]*topic)
 	b.mu.topicIDs = make(map[[16]byte]*topic)

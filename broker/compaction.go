@@ -374,6 +374,7 @@ func (b *Broker) replace(p *partition, c chunk, left remains) *round {
 			o.remove(offsetKey(prefixAborted, p.id, at))
 		}
 		b.reclaim(p)
+		b.mu.recents.dropLocked(p)
 	}
 	if left.chunk.batches == 0 {
 		o.remove(offsetKey(prefixChunk, p.id, c.base))

@@ -29,6 +29,7 @@ type connection struct {
 	login  login
 
 	requests *budget // of bytes of requests in flight
+	ahead    ahead   // the writer's
 
 	once sync.Once
 }
@@ -118,6 +119,7 @@ func (c *connection) serve() {
 	cancel()
 	close(answers)
 	written.Wait()
+	c.ahead.drop()
 	c.close()
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && c.b.ctx.Err() == nil {
 		c.b.config.Logger.Debug("connection ends", "client", c.client, "from", c.conn.RemoteAddr().String(), "error", err)
@@ -207,6 +209,12 @@ func (c *connection) write(ctx context.Context, answers <-chan sending) {
 		if err != nil || s.answer.last {
 			return
 		}
+		if after := s.answer.after; after != nil && len(answers) == 0 {
+			c.await(ctx, s.frame, func(ctx context.Context) answer {
+				after(ctx)
+				return answer{}
+			})
+		}
 	}
 }
 
@@ -264,7 +272,7 @@ func (c *connection) sendFetched(buf []byte, f *frame, resp *fetched) ([]byte, e
 		}
 		for _, p := range b.pieces {
 			if err == nil {
-				err = c.send(p)
+				err = c.send(p.bytes)
 			}
 		}
 		return dst[:0]

@@ -20,25 +20,25 @@ type reading struct {
 	max     int64 // bytes
 	end     int64 // up to where, of this try
 	aborts  bool  // there may be aborted transactions at or above offset
+	read    int64 // how many bytes were read
+	last    int64 // and the last offset among them
 }
 
 // fetch waits until there is enough, or time is up. It runs on the connection's
 // writer, so that its reader notices a client that goes.
-func (b *Broker) fetch(_ *connection, req *kmsg.FetchRequest) answer {
+func (b *Broker) fetch(c *connection, req *kmsg.FetchRequest) answer {
 	return answer{wait: func(ctx context.Context) answer {
-		f, err := b.fetchWithin(ctx, req)
+		f, all, err := b.fetchWithin(ctx, c, req)
 		if err != nil {
 			return answer{}
 		}
-		return answer{resp: f, release: func() {
-			b.answers.give(f.size())
-			f.release()
-		}}
+		return answer{resp: f, release: f.release, after: func(ctx context.Context) { b.readAhead(ctx, c, all, req.IsolationLevel == 1) }}
 	}}
 }
 
-// fetchWithin returns the answer, whose records are taken from the budget.
-func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (_ *fetched, err error) {
+// fetchWithin returns the answer, whose records are taken from the budget, and
+// what it holds of each partition.
+func (b *Broker) fetchWithin(ctx context.Context, c *connection, req *kmsg.FetchRequest) (_ *fetched, all []reading, err error) {
 	resp := req.ResponseKind().(*kmsg.FetchResponse)
 	f := &fetched{FetchResponse: resp}
 	defer func() {
@@ -49,11 +49,10 @@ func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (_ *fe
 	if req.SessionID != 0 {
 		// Sessions are declined: a client that is told 0 sends whole requests.
 		resp.ErrorCode = kerr.FetchSessionIDNotFound.Code
-		return f, nil
+		return f, nil, nil
 	}
 	committed := req.IsolationLevel == 1
 	w := newWaiter()
-	var all []reading
 	resp.Topics = make([]kmsg.FetchResponseTopic, len(req.Topics))
 	failed := false
 
@@ -87,6 +86,7 @@ func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (_ *fe
 	b.mu.Unlock()
 	f.records = make([]blocks, len(all))
 	for i := range all {
+		f.records[i].from = b.answers
 		all[i].records = &f.records[i]
 	}
 	defer func() {
@@ -109,32 +109,31 @@ func (b *Broker) fetchWithin(ctx context.Context, req *kmsg.FetchRequest) (_ *fe
 	for last := wait == 0; ; {
 		ready := b.lookLocked(all, committed)
 		if ready || last {
-			size, err := b.readAll(ctx, all, limit, committed)
+			size, err := b.readAll(ctx, c, all, limit, committed)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			for _, r := range all {
 				failed = failed || r.resp.ErrorCode != 0
 			}
 			if failed || last || size >= int64(req.MinBytes) {
-				return f, nil
+				return f, all, nil
 			}
-			b.answers.give(f.size()) // read again when there is more
-			f.release()
+			f.release() // it is read again when there is more
 			for _, r := range all {
 				r.resp.AbortedTransactions = nil
 			}
 		} else if failed {
-			return f, nil
+			return f, nil, nil
 		}
 		select {
 		case <-w.wake:
 		case <-timer.C:
 			last = true
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		case <-b.dead:
-			return nil, b.Err()
+			return nil, nil, b.Err()
 		}
 	}
 }
@@ -170,9 +169,10 @@ func (b *Broker) lookLocked(all []reading, committed bool) (ready bool) {
 	return ready
 }
 
-// readAll reads what fits. The first batch is read whatever its size, so that
-// no client is stuck before it.
-func (b *Broker) readAll(ctx context.Context, all []reading, limit int64, committed bool) (size int64, err error) {
+// readAll reads what fits, or takes what was read ahead. The first batch is read
+// whatever its size, so that no client is stuck before it.
+func (b *Broker) readAll(ctx context.Context, c *connection, all []reading, limit int64, committed bool) (size int64, err error) {
+	defer c.ahead.drop() // what was not asked for now won't be
 	for i := range all {
 		r := &all[i]
 		if r.p == nil || r.resp.ErrorCode != 0 {
@@ -184,60 +184,90 @@ func (b *Broker) readAll(ctx context.Context, all []reading, limit int64, commit
 		if r.offset >= r.end || size > 0 && size >= limit {
 			continue
 		}
-		n, last, err := b.readPartition(ctx, r, min(r.max, limit-size), size == 0)
-		size += n
-		if err == nil && r.aborts && n > 0 {
-			err = b.readAborted(r, last)
+		room := min(r.max, limit-size)
+		if !c.ahead.take(r, room, committed) {
+			if err := b.readPartition(ctx, r, room, size == 0); err != nil {
+				return 0, err
+			}
 		}
-		if err != nil {
-			b.answers.give(size)
-			return 0, err
-		}
+		r.read = r.records.size
+		size += r.read
 	}
 	return size, nil
 }
 
-// readPartition appends batches from an offset on to the answer, and returns
-// their size and the last offset among them.
-func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, first bool) (size, last int64, err error) {
+// readPartition reads batches from an offset on, and the aborted transactions
+// that have records in them.
+func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, first bool) error {
+	if ok, err := b.readRecent(ctx, r, limit, first); ok || err != nil {
+		return err
+	}
+	if err := b.readBatches(ctx, r, limit, first); err != nil {
+		return err
+	}
+	if r.aborts && r.records.size > 0 {
+		return b.readAborted(r)
+	}
+	return nil
+}
+
+func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first bool) (err error) {
 	it, err := b.db.NewIter(&pebble.IterOptions{
 		LowerBound: offsetKey(prefixBatch, r.p.id, r.offset),
 		UpperBound: offsetKey(prefixBatch, r.p.id, r.end),
 	})
 	if err != nil {
-		return 0, 0, fmt.Errorf("read %s: %w", r.p, err)
+		return fmt.Errorf("read %s: %w", r.p, err)
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
 	for ok := it.First(); ok; ok = it.Next() {
 		var val []byte
 		if val, err = it.ValueAndErr(); err != nil {
 			b.readFailed(r, err)
-			return size, last, nil
+			return nil
 		}
-		n := int64(len(val))
-		if size+n > limit && (size > 0 || !first) {
-			break
-		}
-		if size == 0 && first {
-			err = b.answers.take(ctx, n)
-		} else if !b.answers.try(n) {
-			break
-		}
+		_, last, err := partOfKey(it.Key())
 		if err != nil {
-			return size, last, err
-		}
-		r.records.append(val)
-		size += n
-		if _, last, err = partOfKey(it.Key()); err != nil {
 			b.readFailed(r, err)
-			return size, last, nil
+			return nil
+		}
+		if more, err := r.add(ctx, val, last, limit, first, false); err != nil || !more {
+			return err
 		}
 	}
 	if err := it.Error(); err != nil {
 		b.readFailed(r, err)
 	}
-	return size, last, nil
+	return nil
 }
+
+// add adds a batch to what was read, if it fits, and takes what it needs from
+// the budget. Bytes that stay as they are, are not copied.
+func (r *reading) add(ctx context.Context, batch []byte, last, limit int64, first, stays bool) (more bool, err error) {
+	n, size := int64(len(batch)), r.records.size
+	if size+n > limit && (size > 0 || !first) {
+		return false, nil
+	}
+	if size == 0 && first {
+		err = r.records.from.take(ctx, n)
+	} else if !r.records.from.try(n) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if stays && n >= referMin {
+		r.records.refer(batch)
+	} else {
+		r.records.append(batch)
+	}
+	r.last = last
+	return true, nil
+}
+
+// referMin is the size of a batch from which on it is sent by itself: smaller
+// ones are cheaper to copy together.
+const referMin = 16 << 10
 
 // readFailed answers for one partition that its data can't be read.
 func (b *Broker) readFailed(r *reading, err error) {
@@ -247,7 +277,7 @@ func (b *Broker) readFailed(r *reading, err error) {
 
 // readAborted appends the aborted transactions that have records between an
 // offset and the last one that was read.
-func (b *Broker) readAborted(r *reading, last int64) (err error) {
+func (b *Broker) readAborted(r *reading) (err error) {
 	it, err := b.db.NewIter(&pebble.IterOptions{
 		LowerBound: offsetKey(prefixAborted, r.p.id, r.offset),
 		UpperBound: after(partitionKey(prefixAborted, r.p.id)),
@@ -261,19 +291,18 @@ func (b *Broker) readAborted(r *reading, last int64) (err error) {
 		if err == nil {
 			var a aborted
 			if a, err = decodeAborted(val); err == nil {
-				if a.first <= last {
+				if a.first <= r.last {
 					ra := kmsg.NewFetchResponseTopicPartitionAbortedTransaction()
 					ra.ProducerID, ra.FirstOffset = a.producer, a.first
 					r.resp.AbortedTransactions = append(r.resp.AbortedTransactions, ra)
 				}
-				if a.stable > last {
+				if a.stable > r.last {
 					return nil
 				}
 			}
 		}
 		if err != nil {
 			b.readFailed(r, err)
-			b.answers.give(r.records.size)
 			r.records.release() // they can't be read without
 			return nil
 		}

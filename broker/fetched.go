@@ -15,48 +15,84 @@ type fetched struct {
 	records []blocks // of all partitions, in their order
 }
 
-// blocks are bytes in pieces, which come from a pool.
+// blocks are bytes in pieces, which come from a pool. Their size is taken from
+// a budget by whoever appends, and given back by release.
 type blocks struct {
-	pieces [][]byte
+	from   *budget
+	pieces []piece
 	size   int64
 }
 
-// blockSize is the size of a piece, unless one batch needs more.
-const blockSize = 256 << 10
+// piece is a run of bytes.
+type piece struct {
+	bytes []byte
+	block *block // that they are in, if it came from a pool
+	full  bool   // nothing is appended to it
+}
 
-var blockPool = sync.Pool{New: func() any { return new([blockSize]byte) }}
+// block is room for bytes.
+type block struct {
+	room []byte
+	pool *sync.Pool
+}
+
+// The sizes of blocks in the pools: one for batches that are small, and some for
+// one batch each. What a bigger one needs is made.
+const (
+	blockSize    = 256 << 10
+	blockSizeMax = 2 << 20
+)
+
+var blockPools = func() (pools []*sync.Pool) {
+	for size := blockSize; size <= blockSizeMax; size *= 2 {
+		pool := new(sync.Pool)
+		pool.New = func() any { return &block{make([]byte, size), pool} }
+		pools = append(pools, pool)
+	}
+	return pools
+}()
+
+// newPiece returns an empty piece with room for n bytes.
+func newPiece(n int) piece {
+	size := blockSize
+	for _, pool := range blockPools {
+		if n <= size {
+			b := pool.Get().(*block)
+			return piece{bytes: b.room[:0], block: b}
+		}
+		size *= 2
+	}
+	return piece{bytes: make([]byte, 0, n)}
+}
 
 // append copies a batch.
 func (b *blocks) append(batch []byte) {
 	last := len(b.pieces) - 1
-	if last < 0 || cap(b.pieces[last])-len(b.pieces[last]) < len(batch) {
-		if len(batch) > blockSize {
-			b.pieces = append(b.pieces, make([]byte, 0, len(batch)))
-		} else {
-			b.pieces = append(b.pieces, blockPool.Get().(*[blockSize]byte)[:0])
-		}
+	if last < 0 || b.pieces[last].full || cap(b.pieces[last].bytes)-len(b.pieces[last].bytes) < len(batch) {
+		b.pieces = append(b.pieces, newPiece(len(batch)))
 		last++
 	}
-	b.pieces[last] = append(b.pieces[last], batch...)
+	b.pieces[last].bytes = append(b.pieces[last].bytes, batch...)
 	b.size += int64(len(batch))
 }
 
-// release gives the pieces back.
-func (b *blocks) release() {
-	for _, p := range b.pieces {
-		if cap(p) == blockSize {
-			blockPool.Put((*[blockSize]byte)(p[:blockSize]))
-		}
-	}
-	*b = blocks{}
+// refer adds a batch whose bytes stay as they are.
+func (b *blocks) refer(batch []byte) {
+	b.pieces = append(b.pieces, piece{bytes: batch, full: true})
+	b.size += int64(len(batch))
 }
 
-// size is how many bytes of records the answer holds.
-func (f *fetched) size() (n int64) {
-	for i := range f.records {
-		n += f.records[i].size
+// release gives the pieces back, and what was taken for them.
+func (b *blocks) release() {
+	if b.size > 0 {
+		b.from.give(b.size)
 	}
-	return n
+	for _, p := range b.pieces {
+		if p.block != nil {
+			p.block.pool.Put(p.block)
+		}
+	}
+	*b = blocks{from: b.from}
 }
 
 func (f *fetched) release() {

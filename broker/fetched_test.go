@@ -30,11 +30,15 @@ func TestFetchedEncoding(t *testing.T) {
 						rp.AbortedTransactions = append(rp.AbortedTransactions, ra)
 					}
 				}
-				var b blocks
+				b := blocks{from: newBudget(1 << 30)}
 				rp.RecordBatches = []byte{}
 				for range rapid.IntRange(0, 3).Draw(t, "batches") {
-					batch := bytes.Repeat([]byte{7}, rapid.SampledFrom([]int{1, 100, blockSize - 1, blockSize, blockSize + 1}).Draw(t, "size"))
-					b.append(batch)
+					batch := bytes.Repeat([]byte{7}, rapid.SampledFrom([]int{1, 100, blockSize - 1, blockSize, blockSize + 1, blockSizeMax + 1}).Draw(t, "size"))
+					if rapid.Bool().Draw(t, "refer") {
+						b.refer(batch)
+					} else {
+						b.append(batch)
+					}
 					rp.RecordBatches = append(rp.RecordBatches, batch...)
 				}
 				f.records = append(f.records, b)
@@ -46,7 +50,7 @@ func TestFetchedEncoding(t *testing.T) {
 		rest := f.encode(nil, func(dst []byte, b *blocks) []byte {
 			got = append(got, dst...)
 			for _, p := range b.pieces {
-				got = append(got, p...)
+				got = append(got, p.bytes...)
 			}
 			return dst[:0]
 		})

@@ -33,6 +33,7 @@ type partition struct {
 	}
 
 	waiting map[*waiter]struct{}
+	recent  recent
 }
 
 // chunk is a run of a partition's batches. Retention deletes whole chunks,
@@ -138,6 +139,7 @@ func (p *partition) appendLocked(b batch, at int64, o *op) {
 	c.maxTime = max(c.maxTime, b.maxTime)
 	c.appended = at
 	o.set(offsetKey(prefixBatch, p.id, b.last()), b.raw)
+	o.added = append(o.added, addition{p, b})
 }
 
 // closeChunkLocked stages the end of the last chunk and the begin of a new one.

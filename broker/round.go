@@ -27,6 +27,14 @@ type op struct {
 	changes []change
 	bytes   int
 	applied []func() // each runs once with the lock held, when the op is on disk
+
+	added []addition
+}
+
+// addition is a batch that an op appends to a partition.
+type addition struct {
+	p     *partition
+	batch batch
 }
 
 func (o *op) set(key, val []byte) {
@@ -94,6 +102,10 @@ func (b *Broker) stageLocked(o *op) *round {
 	r.ops = append(r.ops, o)
 	r.bytes += o.bytes
 	b.mu.lastRound = r
+	for _, a := range o.added {
+		b.mu.recents.addLocked(a.p, a.batch)
+	}
+	o.added = nil
 	for _, c := range o.changes {
 		switch c.key[0] {
 		case prefixTopic:

@@ -1,0 +1,121 @@
+package broker
+
+import (
+	"context"
+	"sort"
+
+	"github.com/pawlstream/pawl/internal/invariants"
+)
+
+// recent is the batches that a partition got last, without a gap, as they came:
+// who reads along is answered from here, and not from the storage.
+type recent struct {
+	batches []recentBatch
+	drops   int // how often they were forgotten
+}
+
+// recentBatch is one of them. Its bytes don't change; without any it was
+// forgotten.
+type recentBatch struct {
+	base, last int64
+	raw        []byte
+}
+
+// recentOverhead is what a batch takes besides its bytes.
+const recentOverhead = 64
+
+// recents bounds what all partitions have of them: the oldest go first. It is
+// guarded by the broker's lock.
+type recents struct {
+	max   int64
+	bytes int64
+	queue []*partition // of each batch, in the order in which they came
+}
+
+// addLocked adds a batch that is staged.
+func (r *recents) addLocked(p *partition, bt batch) {
+	if n := len(p.recent.batches); n > 0 {
+		invariants.Check(p.recent.batches[n-1].last+1 == bt.base(), "%s: batch at %d comes after %d", p, bt.base(), p.recent.batches[n-1].last)
+	}
+	p.recent.batches = append(p.recent.batches, recentBatch{bt.base(), bt.last(), bt.raw})
+	r.queue = append(r.queue, p)
+	r.bytes += int64(len(bt.raw)) + recentOverhead
+	for r.bytes > r.max {
+		oldest := r.queue[0]
+		r.queue = r.queue[1:]
+		r.bytes -= int64(len(oldest.recent.batches[0].raw)) + recentOverhead
+		oldest.recent.batches[0] = recentBatch{}
+		oldest.recent.batches = oldest.recent.batches[1:]
+	}
+}
+
+// dropLocked forgets what it has of a partition: something else takes its place.
+func (r *recents) dropLocked(p *partition) {
+	for i := range p.recent.batches {
+		e := &p.recent.batches[i]
+		r.bytes -= int64(len(e.raw))
+		e.raw = nil
+	}
+	p.recent.drops++
+}
+
+// fromLocked returns the batches from the one that holds an offset on, or nil
+// if it isn't there.
+func (r *recent) fromLocked(offset, end int64) []recentBatch {
+	at := sort.Search(len(r.batches), func(i int) bool { return r.batches[i].last >= offset })
+	if at == len(r.batches) || r.batches[at].base > offset {
+		return nil
+	}
+	upTo := at
+	for upTo < len(r.batches) && r.batches[upTo].raw != nil && r.batches[upTo].last < end {
+		upTo++
+	}
+	return r.batches[at:upTo]
+}
+
+// readRecent reads a partition as readPartition does, if what is asked for is
+// recent.
+func (b *Broker) readRecent(ctx context.Context, r *reading, limit int64, first bool) (ok bool, err error) {
+	var found []recentBatch
+	b.mu.Lock()
+	size := int64(0)
+	for _, e := range r.p.recent.fromLocked(r.offset, r.end) {
+		if size += int64(len(e.raw)); size > limit && len(found) > 0 {
+			break
+		}
+		found = append(found, e)
+	}
+	drops := r.p.recent.drops
+	b.mu.Unlock()
+	if len(found) == 0 {
+		return false, nil
+	}
+	for _, e := range found {
+		if more, err := r.add(ctx, e.raw, e.last, limit, first, true); err != nil || !more {
+			return true, err
+		}
+	}
+	if !r.aborts || r.records.size == 0 {
+		return true, nil
+	}
+	if err := b.readAborted(r); err != nil {
+		return true, err
+	}
+	// What is known of aborted transactions goes when their records are gone
+	// from the storage: it must not have gone from under those that are here.
+	b.mu.Lock()
+	ok = drops == r.p.recent.drops
+	b.mu.Unlock()
+	if !ok {
+		r.records.release()
+		r.resp.AbortedTransactions = nil
+	}
+	return ok, nil
+}
+
+// isRecent says whether a read at an offset is answered from what is recent.
+func (b *Broker) isRecent(p *partition, offset int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(p.recent.fromLocked(offset, p.visible.high)) > 0
+}
