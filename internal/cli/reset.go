@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -260,6 +261,11 @@ func (r *reset) plan(ctx context.Context, c asked) (*resetPlan, error) {
 			}
 		}
 	} else {
+		for name := range p.infos {
+			if app, ok := applicationOf(name); ok && app == r.group {
+				return nil, fmt.Errorf("group %s is that of a Pawl application, which takes its offsets from its changelogs: say --application %s", r.group, r.group)
+			}
+		}
 		committed, err := c.Committed(ctx, r.group)
 		if err != nil {
 			return nil, err
@@ -311,9 +317,17 @@ func (r *reset) choose(p *resetPlan) error {
 			return fmt.Errorf("partition %d of topic %s: nothing has been consumed of it here", n, printable(r.topics[0]))
 		}
 	}
+	own := 0
 	p.Moves = slices.DeleteFunc(p.Moves, func(m resetMove) bool {
+		if r.group != "" && len(r.topics) == 0 && strings.HasPrefix(m.Topic, r.group+".") {
+			own++
+			return true
+		}
 		return len(r.topics) > 0 && !slices.Contains(r.topics, m.Topic) || len(r.partitions) > 0 && !slices.Contains(r.partitions, m.Partition)
 	})
+	if own > 0 {
+		p.Notes = append(p.Notes, fmt.Sprintf("%s of the queue's own topics, for retries and redriven messages, stay where they are: to move them, too, say --topic", count(int64(own), "partition")))
+	}
 	return nil
 }
 

@@ -266,6 +266,9 @@ func TestOffsetsResetKeepsState(t *testing.T) {
 		if status, _, stderr := o.try("", "offsets", "reset", "--application", a.app, "--to", "latest", "--yes"); status != exitUsage || !strings.Contains(stderr, "belong to its state") {
 			t.Errorf("without --keep-state: status %d, %q", status, stderr)
 		}
+		if status, _, stderr := o.try("", "offsets", "reset", "--group", a.app, "--to", "latest", "--yes"); status != exitError || !strings.Contains(stderr, "say --application") {
+			t.Errorf("the group of an application: status %d, %q", status, stderr)
+		}
 		if status, _, stderr := o.try("", "app", "reset", o.name("nobody"), "--to", "latest", "--yes"); status != exitError || !strings.Contains(stderr, "has never run") {
 			t.Errorf("an application that never ran: status %d, %q", status, stderr)
 		}
@@ -370,6 +373,17 @@ func TestGroupReset(t *testing.T) {
 		out = o.run("", "consume", name, "--group", group, "--until", "end", "-o", "json")
 		if got := strings.Count(out, "\n"); got != 3 {
 			t.Errorf("%d messages from offset 2 on, want 3", got)
+		}
+		// What a queue has set aside for later is not moved with its input.
+		retries := o.create("movers.retry.1", 1, nil)
+		o.publish(record(retries, "later"))
+		o.run("", "consume", retries, "--group", group, "--until", "end")
+		out = o.run("", "offsets", "reset", "--group", group, "--to", "earliest", "--dry-run")
+		if strings.Contains(out, retries) || !strings.Contains(out, "1 partition of the queue's own topics") {
+			t.Errorf("plan: %s", out)
+		}
+		if out = o.run("", "offsets", "reset", "--group", group, "--topic", retries, "--to", "earliest", "--dry-run"); !strings.Contains(out, retries) {
+			t.Errorf("plan of a topic of its own: %s", out)
 		}
 		if status, _, stderr := o.try("", "offsets", "reset", "--group", o.name("nobody"), "--to", "2", "--yes"); status != exitError || !strings.Contains(stderr, "unknown group") {
 			t.Errorf("a group that is not there: status %d, %q", status, stderr)

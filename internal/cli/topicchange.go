@@ -79,6 +79,7 @@ func oneOf(names cobra.CompletionFunc) cobra.CompletionFunc {
 type alteration struct {
 	topicResult
 	Changes []settingChange `json:"changes"`
+	Notes   []string        `json:"notes,omitempty"`
 }
 
 // settingChange is one of them.
@@ -94,7 +95,10 @@ func alterTopic(ctx context.Context, o *operation, c asked, name string, change 
 	if err != nil {
 		return err
 	}
-	a := alteration{topicResult{Topic: name, Action: "unchanged", DryRun: ok.dryRun}, planAlteration(d, change)}
+	a := alteration{topicResult: topicResult{Topic: name, Action: "unchanged", DryRun: ok.dryRun}, Changes: planAlteration(d, change)}
+	if change.Partitions > d.Partitions {
+		a.Notes = append(a.Notes, "from then on most keys go to other partitions than before, and this can't be taken back")
+	}
 	if len(a.Changes) > 0 {
 		if err := c.AlterTopic(ctx, name, change, true); err != nil {
 			return err
@@ -136,6 +140,9 @@ func (a alteration) show(t *table) {
 	t.row("SETTING", "FROM", "TO", "LOSES")
 	for _, s := range a.Changes {
 		t.row(s.Name, s.From, s.To, s.Loses)
+	}
+	for _, n := range a.Notes {
+		t.line("note: %s", n)
 	}
 }
 
