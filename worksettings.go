@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/config"
 	"github.com/pawlstream/pawl/messaging"
 )
@@ -23,6 +24,37 @@ type workSettings struct {
 
 	stateDir string
 	memory   int64
+
+	letters    cluster.Cluster // of the dead letters, where it is another one
+	lettersTLS config.TLSFiles
+}
+
+// lettersPrefix begins the settings of the cluster of the dead letters, which
+// are those of any cluster.
+const lettersPrefix = "dead-letters-"
+
+func (s *workSettings) lettersTable() []config.Setting {
+	all := slices.Concat([]config.Setting{config.BrokersSetting(&s.letters, "those of the topic")}, config.ClusterSettings(&s.letters, &s.lettersTLS))
+	for i := range all {
+		all[i].Name = lettersPrefix + all[i].Name
+		all[i].Help = "for dead letters on another cluster: " + all[i].Help
+		all[i].Cluster = false // a context is of the topic's
+	}
+	return all
+}
+
+// reachLetters finishes the cluster of the dead letters.
+func (s *workSettings) reachLetters() error {
+	switch {
+	case len(s.letters.Brokers) > 0:
+		if err := s.loaded.LoadCluster(&s.letters, s.lettersTLS); err != nil {
+			return fmt.Errorf("cluster of the dead letters, whose settings begin with %s: %w", lettersPrefix, err)
+		}
+		s.DeadLetters.Cluster = &s.letters
+	case s.lettersTLS.Wanted() || s.letters.SASL != (cluster.SASL{}):
+		return fmt.Errorf("TLS or SASL is set for dead letters on another cluster, and no brokers: set --%sbrokers", lettersPrefix)
+	}
+	return nil
 }
 
 // workFields has the setting of each field of the configuration.
@@ -62,6 +94,7 @@ func (s *workSettings) table() []config.Setting {
 		{Name: "breaker-failures", Value: config.Int(&s.Breaker.Failures, 1), Default: "100", Help: "failed attempts without a success between them after which handlers pause"},
 		{Name: "breaker-cooldown", Value: config.Duration(&s.Breaker.Cooldown), Default: "5s", Help: "time before one message is tried then"},
 		{Name: "dead-letters", Value: config.Text(&s.DeadLetters.Topic, "TOPIC"), Unset: "APPLICATION.CONSUMER.dlq", Help: "where messages go whose attempts are used up"},
+	}, s.lettersTable(), []config.Setting{
 		{Name: "max-crashes", Value: config.Int(&s.DeadLetters.MaxCrashes, 1), Default: "3", Help: "ends of the process while it handles a message that make it a dead letter"},
 
 		{Name: "commit-interval", Value: config.Duration(&s.CommitInterval), Default: "500ms", Help: "the most by which a commit follows an ack"},
@@ -88,7 +121,7 @@ func (s *workSettings) load(o Options) error {
 		s.MaxBytes = min(32<<20, s.memory/16)
 		s.loaded.Derive("max-bytes", sizeText(s.MaxBytes), "by --memory")
 	}
-	errs = append(errs, s.reach(&s.Cluster, s.tls))
+	errs = append(errs, s.reach(&s.Cluster, s.tls), s.reachLetters())
 	if len(s.Cluster.Brokers) == 0 {
 		if s.partitions == 0 {
 			s.partitions = defaultPartitions
