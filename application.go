@@ -47,6 +47,8 @@ func (a *application) serve(ctx context.Context, p *program) (err error) {
 		Gatherer: registry,
 		Logger:   p.log,
 		Token:    string(a.adminToken),
+
+		Application: insideOf(app, &p.level),
 	}
 	if own != nil {
 		own.show(&source)
@@ -55,6 +57,7 @@ func (a *application) serve(ctx context.Context, p *program) (err error) {
 	if err != nil {
 		return err
 	}
+	app.Announce(reachable(port.addr))
 	port.announce(a.StateDir, app.Held())
 	defer func() { err = errors.Join(err, port.close()) }()
 	if own != nil {

@@ -45,7 +45,8 @@ type program struct {
 	owns bool // the process is the program's alone
 
 	general
-	log *slog.Logger
+	log   *slog.Logger
+	level slog.LevelVar // of the log: the admin API can change it
 }
 
 // run runs the program, and returns its exit status.
@@ -117,7 +118,8 @@ func (p *program) complain(err error) {
 }
 
 func (p *program) logger() *slog.Logger {
-	o := &slog.HandlerOptions{Level: p.logLevel}
+	p.level.Set(p.logLevel)
+	o := &slog.HandlerOptions{Level: &p.level}
 	if p.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(p.Stderr, o))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/admin"
@@ -44,7 +45,7 @@ func statusOf(from consumer.Status, unready error) admin.Status {
 		to := admin.Shard{
 			ID: s.ID.String(), Topic: s.Partition.Topic, Partition: s.Partition.Number,
 			Phase: string(s.Phase), Reason: s.Reason, Since: s.Since,
-			Lag: s.Lag, Changelog: s.Changelog, Commits: s.Commits, LastCommit: s.LastCommit,
+			Paused: s.Paused, Lag: s.Lag, LagSeconds: seconds(s.LagTime), Bytes: s.Bytes, Changelog: s.Changelog, Commits: s.Commits, LastCommit: s.LastCommit,
 			Offsets: make([]admin.Offset, 0, len(s.Offsets)),
 		}
 		for part, next := range s.Offsets {
@@ -54,7 +55,7 @@ func statusOf(from consumer.Status, unready error) admin.Status {
 			return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.Partition, y.Partition))
 		})
 		if s.Phase == consumer.Restoring {
-			to.Restore = &admin.Restore{Next: s.RestoreNext, End: s.RestoreEnd}
+			to.Restore = restoreOf(s, time.Now())
 		}
 		if s.Busy != nil {
 			to.Busy = &admin.Call{Name: s.Busy.Call, Since: s.Busy.Since, Message: s.Busy.Message, Stack: s.Busy.Stack}
@@ -62,4 +63,18 @@ func statusOf(from consumer.Status, unready error) admin.Status {
 		st.Shards = append(st.Shards, to)
 	}
 	return st
+}
+
+// seconds returns a duration in seconds, to the millisecond.
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+// restoreOf says how far a restore is, and how long it may still take if it goes
+// on as it went so far.
+func restoreOf(s consumer.ShardStatus, now time.Time) *admin.Restore {
+	r := &admin.Restore{Next: s.RestoreNext, End: s.RestoreEnd}
+	done, took := s.RestoreNext-s.RestoreFrom, now.Sub(s.RestoreBegan)
+	if left := s.RestoreEnd - s.RestoreNext; done > 0 && left > 0 && !s.RestoreBegan.IsZero() && took > 0 {
+		r.Seconds = seconds(time.Duration(float64(took) / float64(done) * float64(left)))
+	}
+	return r
 }

@@ -24,7 +24,9 @@ type Source struct {
 	Status   func() Status // nil for a process without an application
 	Broker   func() any    // what the broker in this process holds; nil for a process without one
 	Gatherer prometheus.Gatherer
-	Logger   *slog.Logger // slog.Default() if nil
+
+	Application *Application // nil for a process without one
+	Logger      *slog.Logger // slog.Default() if nil
 
 	// Backup copies the broker's data to a directory, for who knows Secret. Nil
 	// where that isn't offered.
@@ -55,6 +57,8 @@ const (
 //	GET /v1/status   Status as JSON, of a process with an application
 //	GET /v1/broker   as JSON, what the broker in the process holds
 //	POST /v1/backup  copies the broker's data to a directory: see RequestBackup
+//
+// and what the document at /v1/openapi.json says of a process with an application.
 func Handler(s Source) http.Handler {
 	log := s.logger()
 	mux := http.NewServeMux()
@@ -89,6 +93,9 @@ func Handler(s Source) http.Handler {
 	if s.Backup != nil {
 		mux.HandleFunc("POST "+backupPath, s.backup)
 	}
+	for _, p := range s.serveRoutes(mux) {
+		paths += "\n" + p
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{
 		ErrorLog:            errorLog{log},
 		MaxRequestsInFlight: 4,
@@ -96,7 +103,7 @@ func Handler(s Source) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		text(w, http.StatusOK, paths)
 	})
-	return s.guard(http.MaxBytesHandler(mux, bodyMax))
+	return http.NewCrossOriginProtection().Handler(s.guard(http.MaxBytesHandler(mux, bodyMax)))
 }
 
 func (s Source) logger() *slog.Logger {

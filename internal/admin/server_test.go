@@ -27,7 +27,7 @@ var full = Status{
 	Joined:  true, Generation: 7, LastHeartbeat: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	Shards: []Shard{{
 		ID: "orders-003", Topic: "orders", Partition: 3, Phase: "failed", Reason: "disk full", Since: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC),
-		Lag: 12, Offsets: []Offset{{"orders", 3, 100}}, Changelog: 55, Restore: &Restore{5, 10}, Commits: 2, LastCommit: time.Date(2026, 1, 2, 3, 3, 0, 0, time.UTC),
+		Lag: 12, Offsets: []Offset{{"orders", 3, 100}}, Changelog: 55, Restore: &Restore{Next: 5, End: 10}, Commits: 2, LastCommit: time.Date(2026, 1, 2, 3, 3, 0, 0, time.UTC),
 		Busy: &Call{"Consume", time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), `orders-3@100 "k"`, "goroutine 1"},
 	}},
 }
@@ -95,7 +95,7 @@ func TestStatusJSON(t *testing.T) {
 	}
 	const want = `{"application":"orders","instance":"host:/var/lib/orders","version":"v0.1.0","ready":false,"unready":["shard orders-003 is failed: disk full"],` +
 		`"joined":true,"generation":7,"last_heartbeat":"2026-01-02T03:04:05Z","shards":[{"id":"orders-003","topic":"orders","partition":3,"phase":"failed",` +
-		`"reason":"disk full","since":"2026-01-02T03:04:00Z","lag":12,"offsets":[{"topic":"orders","partition":3,"next":100}],"changelog":55,` +
+		`"reason":"disk full","since":"2026-01-02T03:04:00Z","lag":12,"lag_seconds":0,"offsets":[{"topic":"orders","partition":3,"next":100}],"changelog":55,"state_bytes":0,` +
 		`"restore":{"next":5,"end":10},"commits":2,"last_commit":"2026-01-02T03:03:00Z","busy":{"name":"Consume","since":"2026-01-02T03:00:00Z",` +
 		`"message":"orders-3@100 \"k\"","stack":"goroutine 1"}}]}`
 	if string(b) != want {

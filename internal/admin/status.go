@@ -24,9 +24,12 @@ type Shard struct {
 	Phase      string    `json:"phase"`
 	Reason     string    `json:"reason,omitempty"` // why it is not running
 	Since      time.Time `json:"since,omitzero"`   // when the phase began
+	Paused     bool      `json:"paused,omitempty"` // it consumes nothing until it is resumed
 	Lag        int64     `json:"lag"`              // messages not consumed, up to the last stable offset
+	LagSeconds float64   `json:"lag_seconds"`      // how long ago the next one was published
 	Offsets    []Offset  `json:"offsets"`          // committed, by topic and partition
 	Changelog  int64     `json:"changelog"`        // the position in the changelog
+	Bytes      int64     `json:"state_bytes"`      // about, of the state
 	Restore    *Restore  `json:"restore,omitempty"`
 	Commits    int64     `json:"commits"` // since the shard came here
 	LastCommit time.Time `json:"last_commit,omitzero"`
@@ -42,8 +45,9 @@ type Offset struct {
 
 // Restore says how far a restore is: from Next it reads to End.
 type Restore struct {
-	Next int64 `json:"next"`
-	End  int64 `json:"end"`
+	Next    int64   `json:"next"`
+	End     int64   `json:"end"`
+	Seconds float64 `json:"seconds_left,omitempty"` // about, as it has gone so far; 0: nobody knows
 }
 
 // Call is a call of user code.

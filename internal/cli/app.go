@@ -1,14 +1,227 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/admin"
+)
 
 func newAppCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "app",
-		Short: "Work with applications",
+		Short: "Look into applications: their processes, topics and shards",
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newAppResetCommand())
+	cmd.AddCommand(newAppListCommand(), newAppDescribeCommand(), newAppTopologyCommand(), newAppPauseCommand(true), newAppPauseCommand(false), newAppResetCommand())
 	return cmd
 }
+
+// appRow is an application in a list.
+type appRow struct {
+	Application string `json:"application"`
+	Processes   int    `json:"processes"`
+	Shards      int    `json:"shards"` // that the group has assigned
+}
+
+func newAppListCommand() *cobra.Command {
+	var o *operation
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the applications that run on a cluster",
+		Args:  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			return o.run(func(ctx context.Context, c asked) error {
+				names, err := consumer.Applications(ctx, c.config.Cluster)
+				if err != nil {
+					return err
+				}
+				rows := []appRow{}
+				for _, name := range names {
+					members, err := consumer.Members(ctx, c.config.Cluster, name)
+					if err != nil {
+						return err
+					}
+					row := appRow{Application: name, Processes: len(members)}
+					for _, m := range members {
+						row.Shards += len(m.Shards)
+					}
+					rows = append(rows, row)
+				}
+				return o.document(rows, func(t *table) {
+					t.row("APPLICATION", "PROCESSES", "SHARDS")
+					for _, r := range rows {
+						t.row(r.Application, r.Processes, r.Shards)
+					}
+				})
+			})
+		},
+	}
+	o = newOperation(cmd)
+	return cmd
+}
+
+// processRow is a process of an application.
+type processRow struct {
+	Instance string   `json:"instance"`
+	Admin    string   `json:"admin,omitempty"`
+	Version  string   `json:"version,omitempty"`
+	Ready    bool     `json:"ready"`
+	Paused   bool     `json:"paused"`
+	Shards   []string `json:"shards"`
+	Reasons  []string `json:"reasons,omitempty"` // why it is not ready, or can't be asked
+}
+
+func newAppDescribeCommand() *cobra.Command {
+	var p *processes
+	cmd := &cobra.Command{
+		Use:   "describe",
+		Short: "Show the processes of an application, and what each has",
+		Example: `  pawl app describe --application counter --brokers kafka:9092
+  pawl app describe --state-dir /var/lib/counter
+  pawl app describe --admin 127.0.0.1:8080 -o json`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			return p.run(func(ctx context.Context, all []runningProcess) error {
+				answers, err := askAll(ctx, p, all, func(ctx context.Context, c admin.Client) (admin.App, error) { return c.App(ctx) })
+				if err != nil {
+					return err
+				}
+				var rows []processRow
+				for _, a := range answers {
+					row := processRow{Instance: cmp.Or(a.said.Instance, a.Instance), Admin: a.Address, Version: a.said.Version, Ready: a.said.Ready, Paused: a.said.Paused, Shards: a.said.Shards, Reasons: a.said.Unready}
+					if a.err != nil {
+						row.Shards, row.Reasons = append([]string{}, a.shards...), []string{a.err.Error()}
+					}
+					rows = append(rows, row)
+				}
+				return p.o.document(rows, func(t *table) {
+					t.row("INSTANCE", "ADMIN", "READY", "SHARDS", "WHY NOT")
+					for _, r := range rows {
+						ready := yesNo(r.Ready)
+						if r.Paused {
+							ready += ", paused"
+						}
+						t.row(r.Instance, r.Admin, ready, len(r.Shards), strings.Join(r.Reasons, "; "))
+					}
+				})
+			})
+		},
+	}
+	p = newProcesses(cmd)
+	return cmd
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func newAppTopologyCommand() *cobra.Command {
+	var p *processes
+	cmd := &cobra.Command{
+		Use:   "topology",
+		Short: "Show what an application consumes, keeps and publishes",
+		Args:  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			return p.run(func(ctx context.Context, all []runningProcess) error {
+				answers, err := askAll(ctx, p, all, func(ctx context.Context, c admin.Client) (admin.App, error) { return c.App(ctx) })
+				if err != nil {
+					return err
+				}
+				i := slices.IndexFunc(answers, func(a answer[admin.App]) bool { return a.err == nil })
+				sets := answers[i].said.Sets
+				for _, a := range answers { // while a new version is rolled out they may differ
+					if a.err == nil && fmt.Sprint(a.said.Sets) != fmt.Sprint(sets) {
+						fmt.Fprintf(p.o.cmd.ErrOrStderr(), "pawl: %s has another topology than %s, which is shown\n", printable(a.said.Instance), printable(answers[i].said.Instance))
+					}
+				}
+				return p.o.document(sets, func(t *table) {
+					t.row("SET", "CONSUMES", "CHANGELOG", "DEAD LETTERS", "PUBLISHES TO")
+					for _, s := range sets {
+						t.row(s.Name, strings.Join(s.Topics, ", "), s.Changelog, s.DeadLetters, strings.Join(s.Outputs, ", "))
+					}
+				})
+			})
+		},
+	}
+	p = newProcesses(cmd)
+	return cmd
+}
+
+// pauseWords are what is said of a pause and of its end.
+func pauseWords(pause bool) (verb, short, done string) {
+	if pause {
+		return "pause", "Let shards finish what is open, and wait", "paused"
+	}
+	return "resume", "Let shards that were paused go on", "resumed"
+}
+
+func newAppPauseCommand(pause bool) *cobra.Command {
+	verb, short, done := pauseWords(pause)
+	var p *processes
+	cmd := &cobra.Command{
+		Use:   verb,
+		Short: short,
+		Long: short + `: those of all processes that the flags name. A pause lasts until it is
+resumed, or the process ends; shards that move to a process that is not paused go
+on there.`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			return p.run(func(ctx context.Context, all []runningProcess) error {
+				answers, err := askAll(ctx, p, all, func(ctx context.Context, c admin.Client) (admin.App, error) {
+					if err := c.Pause(ctx, "", pause); err != nil {
+						return admin.App{}, err
+					}
+					return c.App(ctx)
+				})
+				if err != nil {
+					return err
+				}
+				n, failed := 0, 0
+				for _, a := range answers {
+					if a.err != nil {
+						failed++
+						continue
+					}
+					n += len(a.said.Shards)
+				}
+				fmt.Fprintf(p.o.cmd.OutOrStdout(), "%s: %s in %s\n", done, count(int64(n), "shard"), countOf(int64(len(answers)-failed), "process", "processes"))
+				if failed > 0 {
+					return fmt.Errorf("%s did not answer, and %s not %s", countOf(int64(failed), "process", "processes"), isAre(failed), done)
+				}
+				return nil
+			})
+		},
+	}
+	p = newProcesses(cmd)
+	return cmd
+}
+
+func isAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// countOf is count for a noun with a plural of its own.
+func countOf(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return thousands(n) + " " + many
+}
+
+// errNoShard is of a command that was told no shard.
+var errNoShard = errors.New("which shard? Name one, such as orders-003")

@@ -29,7 +29,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newAppCommand(), newBackupCommand(), newConsumeCommand(), newDemoCommand(), newDevCommand(), newDLQCommand(), newGroupCommand(), newOffsetsCommand(),
-		newProduceCommand(), newServeCommand(), newTopicCommand(), newTxnCommand(), newVersionCommand(),
+		newProduceCommand(), newServeCommand(), newShardCommand(), newStateCommand(), newTopicCommand(), newTxnCommand(), newVersionCommand(),
 	}
 }
 
