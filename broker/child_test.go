@@ -105,21 +105,30 @@ func (c *child) kill() {
 // remote is a kit of a child.
 func remote(t testing.TB, s childSettings, crash string) *kit {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute+soak(t))
 	t.Cleanup(cancel)
 	return &kit{TB: t, ctx: ctx, dir: s.Dir, child: startChild(t, s, crash)}
 }
 
-// rounds is how many rounds of something seeded a test runs: few, or for as
-// long as PAWL_SOAK says.
-func rounds(t testing.TB, few int) func() bool {
+// soak is how long the seeded tests run, as PAWL_SOAK says, or 0.
+func soak(t testing.TB) time.Duration {
 	text := os.Getenv("PAWL_SOAK")
 	if text == "" {
-		return func() bool { few--; return few >= 0 }
+		return 0
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("PAWL_SOAK: %v", err)
+	}
+	return d
+}
+
+// rounds is how many rounds of something seeded a test runs: few, or for an
+// eighth of the time that PAWL_SOAK says.
+func rounds(t testing.TB, few int) func() bool {
+	d := soak(t)
+	if d == 0 {
+		return func() bool { few--; return few >= 0 }
 	}
 	end := time.Now().Add(d / 8)
 	return func() bool { return time.Now().Before(end) }

@@ -30,11 +30,12 @@ func TestMain(m *testing.M) {
 // processes, under kill -9 at points that the seed decides: nothing lost,
 // nothing duplicated, every total right.
 type audit struct {
-	seed   uint64
-	kills  int
-	rate   int
-	input  string   // a file; empty for all of the real input
-	broker []string // flags that say where
+	seed        uint64
+	kills       int
+	brokerKills int
+	rate        int
+	input       string   // a file; empty for all of the real input
+	broker      []string // flags that say where
 }
 
 // result is what the run prints.
@@ -43,6 +44,7 @@ type result struct {
 	Paths, Authors, Days               int
 	AuthorDays                         int `json:"author_days"`
 	Kills, Takeovers, Lost, Duplicated int
+	BrokerKills                        int `json:"broker_kills"`
 	Seconds                            float64
 	Verified, Interrupted              bool
 }
@@ -56,34 +58,67 @@ var first = result{Events: 12_000, Added: 355_431, Deleted: 224_252, Paths: 2_00
 // run runs the audit, and checks what it prints.
 func (a audit) run(t *testing.T, want result) {
 	t.Helper()
-	again := fmt.Sprintf("seed %d, %d kills", a.seed, a.kills)
-	dir := t.TempDir()
-	args := []string{"demo", "-o", "json", "--dir", dir, "--seed", strconv.FormatUint(a.seed, 10), "--kills", strconv.Itoa(a.kills), "--rate", strconv.Itoa(a.rate)}
+	var got result
+	again, said, dir := a.demo(t, &got, &got.Verified)
+	middle := strings.Count(said, "in the middle of a transaction")
+	t.Logf("%s: %d in the middle of a transaction, %d takeovers, %.1f s", again, middle, got.Takeovers, got.Seconds)
+	// On a busy machine not every kill finds a transaction open; but if few do,
+	// the test is about little. That every third victim is taken over is what
+	// the other process is there for.
+	if middle < a.kills/3 {
+		t.Errorf("%s: %d kills in the middle of a transaction, want at least a third\n%s", again, middle, said)
+	}
+	if got.Takeovers < a.kills/3 {
+		t.Errorf("%s: %d takeovers, want %d\n%s\n%s", again, got.Takeovers, a.kills/3, said, logs(dir))
+	}
+	got.Takeovers, got.Seconds = 0, 0
+	want.Kills, want.BrokerKills, want.Verified = a.kills, a.brokerKills, true
+	if got != want {
+		t.Errorf("%s:\n%+v, want\n%+v", again, got, want)
+	}
+}
+
+// demo runs a demo, which must verify what it has done, and reads its result.
+func (a audit) demo(t *testing.T, into any, verified *bool, flags ...string) (again, said, dir string) {
+	t.Helper()
+	again = fmt.Sprintf("seed %d, %d kills, %d of the broker", a.seed, a.kills, a.brokerKills)
+	dir = t.TempDir()
+	args := append([]string{"demo", "-o", "json", "--dir", dir, "--seed", strconv.FormatUint(a.seed, 10), "--rate", strconv.Itoa(a.rate),
+		"--kills", strconv.Itoa(a.kills), "--broker-kills", strconv.Itoa(a.brokerKills)}, flags...)
 	if a.input != "" {
 		args = append(args, "--input", a.input)
 	}
 	args = append(args, a.broker...)
 	var stdout, stderr bytes.Buffer
 	status := cli.Run(args, strings.NewReader(""), &stdout, &stderr)
-	var got result
-	if err := json.Unmarshal(stdout.Bytes(), &got); status != 0 || err != nil || !got.Verified {
+	if err := json.Unmarshal(stdout.Bytes(), into); status != 0 || err != nil || !*verified {
 		t.Fatalf("%s: status %d, printed %q (%v)\n%s\n%s", again, status, stdout.String(), err, stderr.String(), logs(dir))
 	}
-	middle := strings.Count(stderr.String(), "in the middle of a transaction")
-	t.Logf("%s: %d in the middle of a transaction, %d takeovers, %.1f s", again, middle, got.Takeovers, got.Seconds)
-	// On a busy machine not every kill finds a transaction open; but if few do,
-	// the test is about little. That every third victim is taken over is what
-	// the other process is there for.
-	if middle < a.kills/3 {
-		t.Errorf("%s: %d kills in the middle of a transaction, want at least a third\n%s", again, middle, stderr.String())
+	return again, stderr.String(), dir
+}
+
+// queueResult is what a run of the demo of a work queue prints.
+type queueResult struct {
+	Messages, Acked int64
+	Lost, Kills     int
+	BrokerKills     int `json:"broker_kills"`
+	DeadLettered    int `json:"dead_lettered"`
+	Redriven        int
+	Verified        bool
+}
+
+// queue runs the audit of a work queue of so many messages: each settled,
+// retried as often as the rule says, redriven if it was a dead letter.
+func (a audit) queue(t *testing.T, messages int64) {
+	t.Helper()
+	var got queueResult
+	again, said, _ := a.demo(t, &got, &got.Verified, "--queue")
+	if got.DeadLettered == 0 || got.Redriven != got.DeadLettered {
+		t.Errorf("%s: %d dead letters and %d redriven, want some, and as many\n%s", again, got.DeadLettered, got.Redriven, said)
 	}
-	if got.Takeovers < a.kills/3 {
-		t.Errorf("%s: %d takeovers, want %d\n%s\n%s", again, got.Takeovers, a.kills/3, stderr.String(), logs(dir))
-	}
-	got.Takeovers, got.Seconds = 0, 0
-	want.Kills, want.Verified = a.kills, true
-	if got != want {
-		t.Errorf("%s:\n%+v, want\n%+v", again, got, want)
+	got.DeadLettered, got.Redriven = 0, 0
+	if want := (queueResult{Messages: messages, Acked: messages, Kills: a.kills, BrokerKills: a.brokerKills, Verified: true}); got != want {
+		t.Errorf("%s: %+v, want %+v\n%s", again, got, want, said)
 	}
 }
 
@@ -129,6 +164,16 @@ func TestAuditor(t *testing.T) {
 	audit{seed: 7, kills: 3, rate: 4_000, input: part(t, 12_000)}.run(t, first)
 }
 
+// And with the broker killed among the processes.
+func TestAuditorKillsTheBroker(t *testing.T) {
+	audit{seed: 8, kills: 2, brokerKills: 4, rate: 4_000, input: part(t, 12_000)}.run(t, first)
+}
+
+// A work queue whose workers and broker are killed.
+func TestQueueAuditor(t *testing.T) {
+	audit{seed: 9, kills: 2, brokerKills: 3, rate: 2_000, input: part(t, 6_000)}.queue(t, 6_000)
+}
+
 // The whole of it, on a real Kafka.
 func TestAuditorOnKafka(t *testing.T) {
 	address := os.Getenv("PAWL_TEST_KAFKA")
@@ -151,11 +196,15 @@ func TestAuditorSoak(t *testing.T) {
 	for end := time.Now().Add(d); time.Now().Before(end) && !t.Failed(); {
 		seed := rand.Uint64N(1_000_000_000)
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			a := audit{seed: seed, kills: 30, rate: 5_000}
+			a := audit{seed: seed, kills: 30, brokerKills: 30, rate: 5_000}
 			if address := os.Getenv("PAWL_TEST_KAFKA"); address != "" {
-				a.broker = []string{"--brokers", address}
+				a.brokerKills, a.broker = 0, []string{"--brokers", address}
 			}
-			a.run(t, whole)
+			if seed%3 == 0 {
+				a.queue(t, whole.Events)
+			} else {
+				a.run(t, whole)
+			}
 		})
 	}
 }
