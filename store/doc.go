@@ -11,6 +11,15 @@
 // uncommitted ever reaches the database, so there is nothing to undo: an abort
 // forgets what is in memory.
 //
+// Timers are part of the transaction like keys are. A Table may have a TTL, after
+// which its entries expire, and codecs of older versions.
+//
+// # Direct writes
+//
+// A write through the DB goes past the transaction: everyone sees it at once, an
+// abort leaves it, and the next commit logs it. Until then it is in memory alone,
+// above the database, and a crash loses it.
+//
 // # Durability
 //
 // The database keeps no log of its own: the changelog is the log. What a crash

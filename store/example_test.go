@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	"github.com/pawlstream/pawl/store"
 )
@@ -109,4 +110,71 @@ func ExamplePairOf() {
 	// Output:
 	// ann 4
 	// ann 5
+}
+
+// A session is gone half an hour after it was last written. Its codec has had a
+// version before this one, whose values are still read.
+var sessions = store.NewTable("sessions", store.String, store.JSON[session](), store.TTL(30*time.Minute), store.Version[session](1, plainSession{}))
+
+type session struct {
+	User string
+	Hits int
+}
+
+// plainSession is the codec of version 0, when a session was its user's name.
+type plainSession struct{}
+
+func (plainSession) Append(dst []byte, s session) ([]byte, error) { return append(dst, s.User...), nil }
+func (plainSession) Decode(src []byte) (session, error)           { return session{User: string(src)}, nil }
+
+func ExampleTTL() {
+	dir, err := os.MkdirTemp("", "shard")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	shard, err := store.Open(store.Config{Dir: dir, Now: func() time.Time { return now }})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shard.Close()
+
+	tx := shard.Transaction()
+	for range 2 {
+		s, err := sessions.Update(tx, "a1b2", func(s session) session { s.User = "ada"; s.Hits++; return s })
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(s.Hits)
+	}
+	now = now.Add(time.Hour)
+	_, ok, err := sessions.Get(tx, "a1b2")
+	fmt.Println(ok, err)
+	// Output:
+	// 1
+	// 2
+	// false <nil>
+}
+
+// What is known of the world outside is written from outside the stream's
+// messages, and seen by them at once.
+func ExampleTable_In() {
+	dir, err := os.MkdirTemp("", "shard")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	shard, err := store.Open(store.Config{Dir: dir})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shard.Close()
+
+	if err := words.In(shard.DB()).Put("to", 40); err != nil {
+		log.Fatal(err)
+	}
+	n, err := words.Update(shard.Transaction(), "to", func(n int64) int64 { return n + 2 })
+	fmt.Println(n, err)
+	// Output: 42 <nil>
 }

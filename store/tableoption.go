@@ -35,7 +35,7 @@ func TTL(after time.Duration) TableOption {
 // value is left of may be nil. A program of an older version does not read what
 // a newer one wrote: it says so, by error.
 //
-//	store.NewTable("orders", store.String, ordersV2, store.Version(2, ordersV0, ordersV1))
+//	store.NewTable("orders", store.String, store.JSON[Order](), store.Version[Order](2, ordersV0{}, ordersV1{}))
 func Version[V any](n int, older ...ValueCodec[V]) TableOption {
 	return func(o *tableOptions) {
 		o.version, o.older = n, older
