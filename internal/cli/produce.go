@@ -29,9 +29,7 @@ type produceFlags struct {
 	keep      bool
 	timestamp string
 
-	fixed     topic.Envelope // what the flags say of every message
-	hasKey    bool
-	recHeader []topic.Header
+	fixed topic.Envelope // what the flags say of every message
 }
 
 // The forms of input.
