@@ -20,7 +20,7 @@ import (
 // Main runs the consumers as this process's program, and does not return.
 // They belong to one application and share its group.
 //
-// Settings come from flags and from variables, which --help lists. With no
+// Settings come from flags, variables and a file, which --help lists. With no
 // brokers named, Main starts one within the process, which --listen opens to
 // other programs: it needs nothing installed. What it holds is in the state
 // directory, beside the shards' databases, and survives kill -9 and power cuts;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -35,19 +36,20 @@ func optionalCluster(cmd *cobra.Command) func() (cluster.Cluster, error) {
 // clusterSettings are the settings of a command that reaches a cluster.
 type clusterSettings struct {
 	cmd     *cobra.Command
+	more    []config.Setting // that the command has besides
 	cluster cluster.Cluster
 	tls     config.TLSFiles
 	read    func(config.Input) (*config.Loaded, error)
 }
 
-func addCluster(cmd *cobra.Command) *clusterSettings {
-	c := &clusterSettings{cmd: cmd}
+func addCluster(cmd *cobra.Command, more ...config.Setting) *clusterSettings {
+	c := &clusterSettings{cmd: cmd, more: more}
 	c.read = config.AddFlags(cmd.Flags(), c.table())
 	return c
 }
 
 func (c *clusterSettings) table() []config.Setting {
-	return append([]config.Setting{config.BrokersSetting(&c.cluster, "those of the context")}, config.ClusterSettings(&c.cluster, &c.tls)...)
+	return slices.Concat([]config.Setting{config.BrokersSetting(&c.cluster, "those of the context")}, c.more, config.ClusterSettings(&c.cluster, &c.tls))
 }
 
 func (c *clusterSettings) load(env []string, required bool) (cluster.Cluster, error) {

@@ -28,7 +28,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // commands are the commands of pawl, each in a file of its own.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
-		newAppCommand(), newBackupCommand(), newConsumeCommand(), newDemoCommand(), newDevCommand(), newDLQCommand(), newGroupCommand(), newOffsetsCommand(),
+		newAppCommand(), newBackupCommand(), newConsumeCommand(), newContextCommand(), newDemoCommand(), newDevCommand(), newDLQCommand(), newDoctorCommand(), newGroupCommand(), newOffsetsCommand(),
 		newProduceCommand(), newServeCommand(), newShardCommand(), newStateCommand(), newTopicCommand(), newTxnCommand(), newVersionCommand(),
 	}
 }
@@ -42,9 +42,8 @@ func newRoot() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 
 		// execute says what is wrong, in one line.
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{flagError(cmd, err), cmd} })
 	root.AddCommand(commands()...)
