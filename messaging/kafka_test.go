@@ -2,6 +2,7 @@ package messaging_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +22,11 @@ import (
 	"github.com/pawlstream/pawl/topic"
 )
 
-// onKafka is a topic on a real Kafka, and workers on it.
+// onKafka is a topic on a real Kafka, and workers on it. What runs on it is what
+// a broker decides: groups, commits with metadata, transactions, moves. What
+// runs in virtual time alone is delays of minutes and clocks that are set, which
+// no test waits for, and faults of single requests, which a real broker does not
+// make to order.
 type onKafka struct {
 	t     *testing.T
 	cl    cluster.Cluster
@@ -332,4 +337,74 @@ func TestKafkaMoves(t *testing.T) {
 			t.Errorf("%s was handled %d times", v, times)
 		}
 	}
+}
+
+// On a real Kafka, C19 and C08: the first message of a partition acked after the
+// second, by a process that is cut off; acks that come after the partition has
+// moved; a member that joins beside a handler that is stuck for ever.
+func TestKafkaLateAcks(t *testing.T) {
+	k := newOnKafka(t, 1)
+	held := newKeep()
+	cfg := messaging.Config{Order: messaging.Unordered, SessionTimeout: 6 * time.Second, DrainTimeout: 500 * time.Millisecond}
+	p1 := k.run("p1", cfg, held.handle)
+	k.publish(0, "k", "first", "second", "third")
+	k.until("all to be handed out", func() bool { return held.len() == 3 })
+	if err := held.get("second").Ack(); err != nil {
+		t.Fatal(err)
+	}
+	k.until("a commit of the second", func() bool {
+		all, err := k.admin.Committed(context.Background(), k.app+".worker")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := all[topic.Partition{Topic: k.topic.Name()}]
+		// The fifth byte says in which form settled offsets are; 0: there are none.
+		b, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(c.Metadata, "pawl1."))
+		return err == nil && c.Offset == 0 && len(b) > 4 && b[4] != 0
+	})
+	p1.cut()
+	p2 := k.run("p2", cfg, func(context.Context, messaging.Delivery) error { return nil })
+	k.until("the rest to be handled elsewhere", func() bool { return k.settled(p2) })
+	if err := p1.stop(); err != nil {
+		t.Log(err)
+	}
+	for _, v := range []string{"first", "third"} {
+		if err := held.get(v).Ack(); !errors.Is(err, messaging.ErrFenced) {
+			t.Errorf("a late ack of the %s: %v, want %v", v, err, messaging.ErrFenced)
+		}
+	}
+	if got, want := k.values(), map[string]int{"first": 2, "second": 1, "third": 2}; !maps.Equal(got, want) {
+		t.Errorf("handled %v, want %v", got, want)
+	}
+}
+
+// On a real Kafka: Stop returns within its deadline beside a handler that is
+// stuck for ever, and a member that joins beside one has its partitions.
+func TestKafkaStuckHandlers(t *testing.T) {
+	k := newOnKafka(t, 2)
+	never := make(chan struct{})
+	cfg := messaging.Config{DrainTimeout: 500 * time.Millisecond}
+	p1 := k.run("p1", cfg, func(context.Context, messaging.Delivery) error {
+		<-never
+		return nil
+	})
+	t.Cleanup(func() { close(never) })
+	k.publish(0, "a", "stuck0")
+	k.publish(1, "b", "stuck1")
+	k.until("both to be stuck", func() bool { return len(k.values()) == 2 })
+	start := time.Now()
+	p2 := k.run("p2", cfg, func(context.Context, messaging.Delivery) error { return nil })
+	k.until("the partitions to be shared", func() bool { return len(p2.w.Stats().Partitions) == 1 })
+	// The deadline of the drain and a second, and a start with its topics.
+	if took := time.Since(start); took > cfg.DrainTimeout+5*time.Second {
+		t.Errorf("the one that joined had its partition after %v", took)
+	}
+	start = time.Now()
+	if err := p1.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > cfg.DrainTimeout+3*time.Second {
+		t.Errorf("Stop returned after %v", took)
+	}
+	k.until("all to be handled by the other", func() bool { return k.settled(p2) })
 }
