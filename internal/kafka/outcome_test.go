@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// refusal stands for a *RecordError in the tables.
-var refusal = errors.New("a record is refused")
+// errRefusal stands for a *RecordError in the tables.
+var errRefusal = errors.New("a record is refused")
 
 // Each answer of a broker has its class: taken in the end, refused and aborted
 // for certain, fenced, or unknown.
@@ -38,13 +38,13 @@ func TestOutcomes(t *testing.T) {
 		{kmsg.Produce, kerr.UnknownTopicOrPartition, nil}, // the cluster knows it
 		{kmsg.Produce, kerr.UnknownTopicID, nil},
 
-		{kmsg.Produce, kerr.TopicAuthorizationFailed, refusal},
-		{kmsg.Produce, kerr.MessageTooLarge, refusal},
-		{kmsg.Produce, kerr.RecordListTooLarge, refusal},
-		{kmsg.Produce, kerr.InvalidRecord, refusal},
-		{kmsg.Produce, kerr.InvalidTimestamp, refusal},
-		{kmsg.Produce, kerr.InvalidTopicException, refusal},
-		{kmsg.Produce, kerr.PolicyViolation, refusal},
+		{kmsg.Produce, kerr.TopicAuthorizationFailed, errRefusal},
+		{kmsg.Produce, kerr.MessageTooLarge, errRefusal},
+		{kmsg.Produce, kerr.RecordListTooLarge, errRefusal},
+		{kmsg.Produce, kerr.InvalidRecord, errRefusal},
+		{kmsg.Produce, kerr.InvalidTimestamp, errRefusal},
+		{kmsg.Produce, kerr.InvalidTopicException, errRefusal},
+		{kmsg.Produce, kerr.PolicyViolation, errRefusal},
 
 		{kmsg.Produce, kerr.InvalidProducerEpoch, ErrFenced},
 		{kmsg.Produce, kerr.ProducerFenced, ErrFenced},
@@ -99,7 +99,7 @@ func TestOutcomes(t *testing.T) {
 						if limit := time.Second; virtual && took > limit {
 							t.Errorf("it took %v, want less than %v", took, limit)
 						}
-					case tc.want == refusal:
+					case tc.want == errRefusal:
 						if !errors.As(err, &re) || re.Topic != d.Name() || re.Index != 0 || !errors.Is(err, tc.err) {
 							t.Errorf("commit: %v, want a RecordError with %v", err, tc.err)
 						}

@@ -90,9 +90,3 @@ func (s *slab) index(r *kgo.Record) int {
 	}
 	return -1
 }
-
-// drop lets go of what the records point to.
-func (s *slab) drop() {
-	clear(s.recs)
-	clear(s.headers)
-}
