@@ -50,8 +50,19 @@ func (b bench) latency(rate, partitions int) error {
 		return err
 	}
 	defer setup.Close()
-	if _, err := kadm.NewClient(setup).CreateTopics(ctx, int32(partitions), 1, nil, input, output); err != nil {
+	adm := kadm.NewClient(setup)
+	if _, err := adm.CreateTopics(ctx, int32(partitions), 1, nil, input, output); err != nil {
 		return err
+	}
+	for { // a broker knows a topic a moment after it was created
+		known, err := adm.ListTopics(ctx, input, output)
+		if err != nil {
+			return err
+		}
+		if known.Error() == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	producer, err := kgo.NewClient(kgo.SeedBrokers(b.broker), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(1_000_000))
 	if err != nil {
