@@ -211,6 +211,7 @@ func (f *consumeFlags) consumeGroup(ctx context.Context, c asked, parts []topic.
 		defer cancel()
 		err = errors.Join(err, g.Close(leaving))
 	}()
+	began := make(map[topic.Partition]bool) // where a partition starts is committed, too
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -222,6 +223,13 @@ func (f *consumeFlags) consumeGroup(ctx context.Context, c asked, parts []topic.
 		done := f.printBatch(p, es, next)
 		if done != nil && !errors.Is(done, errEnough) {
 			return done // what could not be printed is not committed
+		}
+		positions, _ := g.Positions()
+		for part, at := range positions {
+			if _, moved := next[part]; !moved && !began[part] {
+				next[part] = at
+			}
+			began[part] = true
 		}
 		if err := f.commit(ctx, g, next); err != nil {
 			return errors.Join(done, err)

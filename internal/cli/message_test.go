@@ -285,6 +285,23 @@ func TestConsumeByGroup(t *testing.T) {
 	})
 }
 
+// A group that has found nothing yet goes on from there all the same: what comes
+// between two calls is not passed over.
+func TestConsumeByGroupFromLatest(t *testing.T) {
+	onClusters(t, func(t *testing.T, o *operated) {
+		name, group := o.create("late", 2, nil), o.name("latecomers")
+		o.publish(record(name, "before"))
+		late := []string{"consume", name, "--group", group, "--from", "latest", "--until", "end"}
+		if out := o.run("", late...); out != "" {
+			t.Errorf("from the end on: %q", out)
+		}
+		o.publish(kafka.Record{Topic: name, Partition: 0, Value: []byte("p0")}, kafka.Record{Topic: name, Partition: 1, Value: []byte("p1")})
+		if out := o.run("", late...); strings.Count(out, "(null)") != 2 || strings.Contains(out, "before") {
+			t.Errorf("what came meanwhile: %q, want two messages", out)
+		}
+	})
+}
+
 // Read committed is the default.
 func TestConsumeCommitted(t *testing.T) {
 	onClusters(t, func(t *testing.T, o *operated) {
