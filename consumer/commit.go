@@ -88,11 +88,14 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 
 	took := time.Since(begun)
 	messages := r.pace.consumed
-	if r.pace.alone == 0 {
+	if r.pace.alone == 0 && messages > 0 {
 		r.rounds = 0 // what went well together ends the row of what did not
 	}
 	r.pace.committed(time.Now(), took, r.s.app.commitPause())
-	r.lastCommit, r.attempts = time.Now(), 0
+	r.lastCommit = time.Now()
+	if messages > 0 {
+		r.attempts = 0
+	}
 	r.s.committed(r, messages, took)
 	return nil
 }

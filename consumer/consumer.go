@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"time"
 
 	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
@@ -34,7 +35,7 @@ type Shard interface {
 	Cache() any
 	SetCache(any)
 
-	// Database returns the committed state.
+	// Database returns the committed state, and takes direct writes.
 	Database() *store.DB
 
 	// Transaction returns the open transaction. It reads its own writes, and
@@ -43,6 +44,11 @@ type Shard interface {
 
 	// ReadOptions returns new options for a scan, to be narrowed.
 	ReadOptions() *store.ReadOptions
+
+	// WriteOptions returns new options for writes to Database, past the
+	// transaction: they are seen at once, and are in the changelog with the next
+	// commit.
+	WriteOptions() *store.WriteOptions
 
 	// Context ends when the shard is fenced, drained or failed.
 	Context() context.Context
@@ -80,6 +86,38 @@ type Consumer interface {
 // The slice, and raw keys, values and headers, end with the call.
 type BatchConsumer interface {
 	ConsumeBatch([]topic.Envelope, Shard, *topic.Publisher) error
+}
+
+// TimerConsumer is implemented by a consumer that sets timers, with
+// [store.Transaction.SetTimer]. Fire is called for each timer at or after its
+// time, in a transaction that removes the timer: what Fire stores and publishes
+// becomes visible once, with the timer's removal. It may set the timer again. A
+// transaction of timers holds no messages; several timers that are due share one,
+// in order of their times.
+//
+// An error or a panic fails the timer, as it would a message: timers that failed
+// together are fired again one per transaction, and the policy for failures is
+// applied to the one that fails alone. A dead letter of a timer has its key, an
+// empty value, and its time in the header pawl-timer.
+type TimerConsumer interface {
+	Fire(key []byte, at time.Time, s Shard, p *topic.Publisher) error
+}
+
+// Filterer is implemented by a consumer that lets go of state, or rewrites it, as
+// time goes by. Filter is asked about each raw key of the committed state now and
+// then, in a sweep that goes on between messages: remove says that the key is to
+// go; otherwise a newVal that is not nil takes the place of its value. What it
+// says becomes part of a transaction, and so leaves reads, changelog and copies
+// alike. The level is 0. Its panic fails the shard.
+type Filterer interface {
+	Filter(level int, key, val []byte) (remove bool, newVal []byte)
+}
+
+// TableFilterer is Filterer for the entries of tables, whose keys and values are
+// as the table's codecs have them. Entries that have outlived their table's
+// [store.TTL] need none: they go by themselves.
+type TableFilterer interface {
+	FilterTable(level int, table string, key, val []byte) (remove bool, newVal []byte)
 }
 
 // Outputs is implemented by a consumer that publishes. The topics it returns

@@ -5,8 +5,9 @@
 // of its own. What a shard stores, what it publishes and how far it has read
 // become visible together or not at all, whatever crashes meanwhile.
 //
-// A program implements [Consumer], and may implement [Outputs], [ShardIniter],
-// [ShardHalter] and [OptionsIniter] beside it. [Run] runs it; package pawl
+// A program implements [Consumer], and may implement [Outputs], [BatchConsumer],
+// [TimerConsumer], [Filterer], [TableFilterer], [ShardIniter], [ShardHalter] and
+// [OptionsIniter] beside it. [Run] runs it; package pawl
 // turns it into a whole program with flags, signals and metrics; package
 // consumertest tests it without a broker.
 //

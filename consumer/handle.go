@@ -58,14 +58,15 @@ func newHandle(ctx context.Context, id ShardID, p topic.Partition, owner *store.
 	return h
 }
 
-func (h *handle) ID() ShardID                     { return h.id }
-func (h *handle) Partition() topic.Partition      { return h.partition }
-func (h *handle) Cache() any                      { return h.cache }
-func (h *handle) SetCache(v any)                  { h.cache = v }
-func (h *handle) Database() *store.DB             { return h.db }
-func (h *handle) Transaction() *store.Transaction { return h.tx }
-func (h *handle) ReadOptions() *store.ReadOptions { return new(store.ReadOptions) }
-func (h *handle) Context() context.Context        { return h.ctx }
+func (h *handle) ID() ShardID                       { return h.id }
+func (h *handle) Partition() topic.Partition        { return h.partition }
+func (h *handle) Cache() any                        { return h.cache }
+func (h *handle) SetCache(v any)                    { h.cache = v }
+func (h *handle) Database() *store.DB               { return h.db }
+func (h *handle) Transaction() *store.Transaction   { return h.tx }
+func (h *handle) ReadOptions() *store.ReadOptions   { return new(store.ReadOptions) }
+func (h *handle) WriteOptions() *store.WriteOptions { return new(store.WriteOptions) }
+func (h *handle) Context() context.Context          { return h.ctx }
 
 // recordOverhead is what a record takes in memory besides its bytes.
 const recordOverhead = 128

@@ -18,6 +18,7 @@ const (
 	HeaderReason    = "pawl-reason"    // error, decode or panic
 	HeaderError     = "pawl-error"     // the error's text, at most 4 KiB of it
 	HeaderFailedAt  = "pawl-failed-at" // when it failed, as RFC 3339 writes it
+	HeaderTimer     = "pawl-timer"     // of the dead letter of a timer: when it was due, as RFC 3339 writes it
 	HeaderOmitted   = "pawl-omitted"   // what of the message is not in the letter, which would be too large for its topic: "headers" or "headers, key, value"
 )
 

@@ -21,6 +21,7 @@ type metrics struct {
 	failed        *prometheus.CounterVec
 	dropped       *prometheus.CounterVec
 	deadLetters   *prometheus.CounterVec
+	timers        prometheus.Counter
 	failures      prometheus.Counter
 	fenced        prometheus.Counter
 	restored      prometheus.Counter
@@ -52,6 +53,7 @@ func newMetrics(a *App) *metrics {
 		failed:      counters("pawl_failed_messages_total", "Messages, and transactions of several, that failed: by reason.", "reason"),
 		dropped:     counters("pawl_dropped_total", "Messages passed without being consumed: by reason.", "reason"),
 		deadLetters: counters("pawl_dead_letters_total", "Messages published to the dead-letter topic: by reason.", "reason"),
+		timers:      counter("pawl_timers_total", "Timers fired, in committed transactions."),
 		failures:    counter("pawl_shard_failures_total", "Times that a shard failed and backed off."),
 		fenced:      counter("pawl_fenced_total", "Times that a shard was fenced by another process, or its transaction timed out."),
 		restored:    counter("pawl_restored_records_total", "Changelog records read to restore state."),
@@ -66,7 +68,7 @@ func newMetrics(a *App) *metrics {
 }
 
 func (m *metrics) counters() []prometheus.Collector {
-	return []prometheus.Collector{m.messages, m.commits, m.commitSeconds, m.aborts, m.failed, m.dropped, m.deadLetters,
+	return []prometheus.Collector{m.messages, m.commits, m.commitSeconds, m.aborts, m.failed, m.dropped, m.deadLetters, m.timers,
 		m.failures, m.fenced, m.restored, m.discarded, m.abandoned, m.haltFailed}
 }
 

@@ -31,7 +31,8 @@ type running struct {
 
 	lastCommit time.Time
 	tail       tail
-	failures   // what fails: failure.go
+	timers     timers // timer.go
+	failures          // what fails: failure.go
 }
 
 type fetched struct {
@@ -60,7 +61,7 @@ func (r *incarnation) openLoop(life context.Context) {
 	r.handle = newHandle(user, s.id, topic.Partition{Topic: s.set.topics[0].Name(), Number: s.partition}, r.db)
 	limit := s.app.share(s.app.cfg.Memory/4, 256<<10, s.app.cfg.TransactionBytes)
 	r.inputLimit = int(limit)
-	r.worker = newWorker(r.handle, s.set.consumer, limit)
+	r.worker = newWorker(r.handle, s.set.consumer, r.db, limit)
 	r.workerDone = make(chan struct{})
 	r.worker.start(r.workerDone)
 
@@ -76,6 +77,7 @@ func (r *incarnation) openLoop(life context.Context) {
 		}
 	}()
 	r.tail.answers = make(chan tailAnswer, 1)
+	r.timers.swept = time.Now().Add(sweepPause)
 	s.attach(r)
 }
 
@@ -90,6 +92,9 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 	for {
 		r.fetch()
 		r.pace.queued, r.pace.behind, r.pace.paused = r.backlog.queued, r.behind(), r.s.paused.Load()
+		if err := r.look(); err != nil {
+			return err
+		}
 		act, until := r.pace.step(time.Now())
 		switch act {
 		case actStop:
@@ -104,10 +109,19 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			continue
 		case actYield:
 			r.worker.yield.Store(true)
+		case actFire:
+			r.fireTimers()
+			continue
+		case actSweep:
+			r.call(call{name: callSweep, max: sweepStep})
+			continue
+		case actSettle:
+			if err := r.settle(ctx); err != nil {
+				return err
+			}
+			continue
 		}
-		if until.IsZero() {
-			until = r.lookPast(time.Now())
-		}
+		until = earlier(until, r.lookPast(time.Now()))
 		var wake <-chan time.Time
 		if !until.IsZero() {
 			timer.Reset(time.Until(until))
@@ -130,6 +144,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 				return err
 			}
 		case <-r.s.woken:
+		case <-r.db.DirectWrites():
 		case <-drain:
 			return nil
 		case <-r.s.suspected:
@@ -310,15 +325,28 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 			failed := r.backlog.peek(res.tried).At(res.tried - 1) // of a batch, any of them may have
 			return r.fail(ctx, failed, r.pace.consumed+res.tried, res.err)
 		}
+	case callFire:
+		return r.fired(ctx, res)
+	case callSweep:
+		return r.swept(res)
 	case callFlush:
 		invariants.Crash("flush-after")
-		err := res.err
+		err, fired := res.err, r.pace.fired
 		if err == nil {
-			err = r.commit(ctx)
+			err = r.commit(ctx, r.skipped()...)
 			r.busy(false)
+			if err == nil && fired > 0 {
+				r.timersCommitted(fired)
+			}
 			if err == nil || !refused(err) {
 				return err
 			}
+		}
+		if r.timers.sweeping {
+			return fmt.Errorf("commit what a sweep of shard %s has changed: %w", r.s.id, err)
+		}
+		if fired > 0 {
+			return r.failTimer(ctx, r.timers.lastTimer, fired, err)
 		}
 		return r.fail(ctx, r.backlog.last, r.pace.consumed, err)
 	}
@@ -331,7 +359,7 @@ func (r *incarnation) chores(ctx context.Context) error {
 	cfg := r.s.app.cfg
 	r.s.observe(r)
 	r.s.measured(r.db.Size())
-	if idle := r.pace.consumed == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
+	if idle := r.pace.consumed == 0 && r.pace.fired == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
 		if r.backlog.moved() {
 			// The input ends with markers or aborted messages, which no
 			// message will carry the offsets past.

@@ -27,6 +27,11 @@ type pace struct {
 	working  bool      // user code runs
 	draining bool      // finish the open transaction and stop
 	paused   bool      // finish the open transaction and wait
+	fired    int       // timers fired in the open transaction, or swept keys in it: it holds no messages then
+	timer    time.Time // when the next timer is due; zero for none
+	sweep    time.Time // when keys are to be looked at again; zero for never
+	direct   bool      // direct writes wait for a commit
+	turn     bool      // the last transaction was of timers: messages have their turn
 	alone    int       // messages that are each consumed in a transaction of their own
 	hold     time.Time // nothing is consumed before: the back-off of a message that failed
 	resume   time.Time // no commit begins before: the pause after the last
@@ -40,6 +45,9 @@ const (
 	actConsume               // give the next messages to Consume
 	actCommit                // flush and commit the open transaction
 	actYield                 // make Consume return between two messages, and wait
+	actFire                  // fire timers that are due
+	actSweep                 // look at some keys
+	actSettle                // commit direct writes, no transaction being open
 	actStop                  // there is nothing open: stop
 )
 
@@ -57,16 +65,14 @@ func (p *pace) step(now time.Time) (action, time.Time) {
 		}
 		return actWait, p.opened.Add(p.interval)
 	}
-	if p.consumed == 0 {
-		switch {
-		case p.draining:
-			return actStop, time.Time{}
-		case p.queued == 0, p.paused:
-			return actWait, time.Time{}
-		case now.Before(p.hold):
-			return actWait, p.hold
+	if p.fired > 0 { // what timers and sweeps do is committed by itself
+		if now.Before(p.resume) && !p.draining {
+			return actWait, p.resume
 		}
-		return actConsume, time.Time{}
+		return actCommit, time.Time{}
+	}
+	if p.consumed == 0 {
+		return p.begin(now)
 	}
 	switch {
 	case p.draining:
@@ -82,6 +88,42 @@ func (p *pace) step(now time.Time) (action, time.Time) {
 	return actConsume, time.Time{}
 }
 
+// begin is step when no transaction is open. Messages, timers and keys to look
+// at take turns, so that none keeps the others waiting for long.
+func (p *pace) begin(now time.Time) (action, time.Time) {
+	ready := p.queued > 0 && !p.paused && !now.Before(p.hold)
+	switch {
+	case p.direct:
+		if now.Before(p.resume) && !p.draining {
+			return actWait, p.resume
+		}
+		return actSettle, time.Time{}
+	case p.draining:
+		return actStop, time.Time{}
+	case p.paused:
+		return actWait, time.Time{}
+	case !p.timer.IsZero() && !now.Before(p.timer) && (!p.turn || !ready):
+		return actFire, time.Time{}
+	case !p.sweep.IsZero() && !now.Before(p.sweep):
+		return actSweep, time.Time{}
+	case ready:
+		return actConsume, time.Time{}
+	}
+	until := p.timer
+	if p.queued > 0 {
+		until = earlier(until, p.hold)
+	}
+	return actWait, earlier(until, p.sweep)
+}
+
+// earlier returns the earlier of two times, of which the zero time is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // quota returns how many messages Consume may be given now.
 func (p *pace) quota() int {
 	if p.alone > 0 {
@@ -94,14 +136,19 @@ func (p *pace) quota() int {
 // so long, and that the next is to begin no sooner than pause from now; more
 // if commits would otherwise take over a quarter of the time.
 func (p *pace) committed(now time.Time, took, pause time.Duration) {
-	if p.alone > 0 {
+	if p.alone > 0 && p.consumed > 0 {
 		p.alone--
 	}
+	p.turn = p.fired > 0
 	p.reset()
 	p.resume = now.Add(min(max(pause, 3*took), p.interval))
 }
 
 // reset tells that there is no open transaction any more.
 func (p *pace) reset() {
-	p.consumed, p.full, p.opened, p.hold = 0, false, time.Time{}, time.Time{}
+	if p.consumed > 0 {
+		p.hold = time.Time{} // what timers do is not what a message waits for
+	}
+	p.fired = 0
+	p.consumed, p.full, p.opened = 0, false, time.Time{}
 }

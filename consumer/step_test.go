@@ -40,6 +40,20 @@ func TestStep(t *testing.T) {
 		{"user code runs, and the shard is paused", base(func(p *pace) { p.working, p.opened, p.paused = true, now, true }), actYield, time.Time{}},
 		{"paused with something open", base(func(p *pace) { p.consumed, p.queued, p.opened, p.paused = 5, 50, now, true }), actCommit, time.Time{}},
 		{"paused with nothing open", base(func(p *pace) { p.queued, p.paused = 50, true }), actWait, time.Time{}},
+		{"a timer is due", base(func(p *pace) { p.timer = now }), actFire, time.Time{}},
+		{"a timer is due, and messages have their turn", base(func(p *pace) { p.timer, p.queued, p.turn = now, 5, true }), actConsume, time.Time{}},
+		{"a timer is due, and there are no messages", base(func(p *pace) { p.timer, p.turn = now, true }), actFire, time.Time{}},
+		{"a timer will be due", base(func(p *pace) { p.timer = ms(30) }), actWait, ms(30)},
+		{"a timer is due in a message's back-off", base(func(p *pace) { p.timer, p.queued, p.hold, p.turn = now, 5, ms(50), true }), actFire, time.Time{}},
+		{"timers have fired", base(func(p *pace) { p.fired, p.queued = 3, 5 }), actCommit, time.Time{}},
+		{"timers have fired, in the pause", base(func(p *pace) { p.fired, p.resume = 3, ms(2) }), actWait, ms(2)},
+		{"a timer is due while messages are open", base(func(p *pace) { p.consumed, p.queued, p.opened, p.timer = 5, 50, now, now }), actConsume, time.Time{}},
+		{"a timer is due in a pause", base(func(p *pace) { p.timer, p.paused = now, true }), actWait, time.Time{}},
+		{"keys are to be looked at", base(func(p *pace) { p.sweep, p.queued = now, 5 }), actSweep, time.Time{}},
+		{"direct writes wait", base(func(p *pace) { p.direct, p.queued = true, 5 }), actSettle, time.Time{}},
+		{"direct writes wait with messages open", base(func(p *pace) { p.direct, p.consumed, p.queued, p.opened = true, 5, 50, now }), actConsume, time.Time{}},
+		{"drains with direct writes", base(func(p *pace) { p.direct, p.draining, p.resume = true, true, ms(5) }), actSettle, time.Time{}},
+		{"drains with timers due", base(func(p *pace) { p.timer, p.draining = now, true }), actStop, time.Time{}},
 		{"drains while paused", base(func(p *pace) { p.queued, p.paused, p.draining = 50, true, true }), actStop, time.Time{}},
 		{"drains with something open", base(func(p *pace) { p.consumed, p.queued, p.opened, p.draining, p.resume = 5, 50, now, true, ms(9) }), actCommit, time.Time{}},
 		{"drains with nothing open", base(func(p *pace) { p.queued, p.draining = 50, true }), actStop, time.Time{}},
@@ -90,15 +104,24 @@ func TestPaceProperty(t *testing.T) {
 				p.queued += rapid.IntRange(0, 5).Draw(t, "fetched")
 			}
 			p.behind = rapid.Bool().Draw(t, "behind")
+			if p.consumed == 0 && p.fired == 0 {
+				p.timer, p.sweep, p.direct = time.Time{}, time.Time{}, !p.draining && rapid.IntRange(0, 9).Draw(t, "direct") == 0
+				if rapid.Bool().Draw(t, "timer") {
+					p.timer = now.Add(time.Duration(rapid.IntRange(-5, 20).Draw(t, "due")) * time.Millisecond)
+				}
+				if rapid.Bool().Draw(t, "sweep") {
+					p.sweep = now.Add(time.Duration(rapid.IntRange(-5, 20).Draw(t, "again")) * time.Millisecond)
+				}
+			}
 			act, until := p.step(now)
 			switch act {
 			case actStop:
-				if !p.draining || p.consumed > 0 || p.working {
+				if !p.draining || p.consumed > 0 || p.fired > 0 || p.direct || p.working {
 					t.Fatalf("stops with %+v", p)
 				}
 				return
 			case actConsume:
-				if p.working || now.Before(p.hold) {
+				if p.working || now.Before(p.hold) || p.fired > 0 {
 					t.Fatalf("consumes with %+v", p)
 				}
 				n := p.quota()
@@ -117,10 +140,30 @@ func TestPaceProperty(t *testing.T) {
 					p.reset()
 				}
 			case actCommit:
-				if p.working || p.consumed == 0 || now.Before(p.resume) && !p.draining {
+				if p.working || p.consumed == 0 && p.fired == 0 || now.Before(p.resume) && !p.draining {
 					t.Fatalf("commits with %+v", p)
 				}
 				now = now.Add(time.Millisecond)
+				p.committed(now, time.Millisecond, 5*time.Millisecond)
+			case actFire:
+				if p.working || p.consumed > 0 || p.fired > 0 || now.Before(p.timer) {
+					t.Fatalf("fires with %+v", p)
+				}
+				if rapid.IntRange(0, 9).Draw(t, "fire fails") == 0 {
+					p.reset()
+				} else {
+					p.fired = rapid.IntRange(1, 5).Draw(t, "fired")
+				}
+			case actSweep:
+				if p.working || p.consumed > 0 || p.fired > 0 || now.Before(p.sweep) {
+					t.Fatalf("sweeps with %+v", p)
+				}
+				p.fired = rapid.IntRange(0, 1).Draw(t, "swept")
+			case actSettle:
+				if p.working || p.consumed > 0 || p.fired > 0 || !p.direct {
+					t.Fatalf("settles with %+v", p)
+				}
+				p.direct = false
 				p.committed(now, time.Millisecond, 5*time.Millisecond)
 			case actWait:
 				if until.IsZero() {

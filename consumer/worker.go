@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -27,6 +28,8 @@ type worker struct {
 	limit    int64        // bytes of a transaction that close it
 	consumer Consumer
 	batch    []topic.Envelope // for a BatchConsumer
+	owner    *store.Owner
+	sweep    *store.Sweep // nil: there is nothing to sweep for
 
 	mu struct {
 		sync.Mutex
@@ -41,19 +44,23 @@ type worker struct {
 type call struct {
 	name string         // Consume, Flush, InitShard or HaltShard
 	msgs kafka.Messages // for Consume
+	max  int            // timers to fire, or keys to look at
+	skip bool           // take one timer, and do not fire it
 }
 
 // result is how a call went.
 type result struct {
 	name  string
-	n     int   // messages consumed without an error
-	tried int   // those after them that err is of, where it is of messages
-	err   error // of the messages after those, or of the call
-	full  bool  // the transaction has reached its limit in bytes
+	n     int         // messages consumed without an error
+	tried int         // those after them that err is of, where it is of messages
+	err   error       // of the messages after those, or of the call
+	full  bool        // the transaction has reached its limit in bytes
+	timer store.Timer // the last one that was taken
+	round bool        // the sweep has come round
 }
 
-func newWorker(h *handle, c Consumer, limit int64) *worker {
-	return &worker{h: h, consumer: c, limit: limit, calls: make(chan call), results: make(chan result, 1)}
+func newWorker(h *handle, c Consumer, owner *store.Owner, limit int64) *worker {
+	return &worker{h: h, consumer: c, owner: owner, sweep: NewSweep(owner, c), limit: limit, calls: make(chan call), results: make(chan result, 1)}
 }
 
 // start makes the calls, on a goroutine of its own, until calls is closed. Then it
@@ -125,6 +132,11 @@ func (w *worker) do(c call, r *result) {
 		if err = w.consumer.Flush(w.h, w.h.publisher); err == nil {
 			err = w.h.tx.Err()
 		}
+	case callFire:
+		w.h.publishing.Store(true)
+		err = w.fire(c, r)
+	case callSweep:
+		r.round, err = w.sweep.Step(c.max)
 	case callConsume:
 		w.h.publishing.Store(true)
 		err = w.consume(c.msgs, r)
@@ -137,6 +149,8 @@ const (
 	callHalt    = "HaltShard"
 	callFlush   = "Flush"
 	callConsume = "Consume"
+	callFire    = "Fire"
+	callSweep   = "Filter"
 )
 
 // consume gives the messages to Consume, or to ConsumeBatch, until one fails, the

@@ -32,14 +32,15 @@ func newHandle(s *Shard) *handle {
 	return h
 }
 
-func (h *handle) ID() consumer.ShardID            { return h.s.id }
-func (h *handle) Partition() topic.Partition      { return h.s.partition }
-func (h *handle) Cache() any                      { return h.cache }
-func (h *handle) SetCache(v any)                  { h.cache = v }
-func (h *handle) Database() *store.DB             { return h.db }
-func (h *handle) Transaction() *store.Transaction { return h.tx }
-func (h *handle) ReadOptions() *store.ReadOptions { return new(store.ReadOptions) }
-func (h *handle) Context() context.Context        { return h.ctx }
+func (h *handle) ID() consumer.ShardID              { return h.s.id }
+func (h *handle) Partition() topic.Partition        { return h.s.partition }
+func (h *handle) Cache() any                        { return h.cache }
+func (h *handle) SetCache(v any)                    { h.cache = v }
+func (h *handle) Database() *store.DB               { return h.db }
+func (h *handle) Transaction() *store.Transaction   { return h.tx }
+func (h *handle) ReadOptions() *store.ReadOptions   { return new(store.ReadOptions) }
+func (h *handle) WriteOptions() *store.WriteOptions { return new(store.WriteOptions) }
+func (h *handle) Context() context.Context          { return h.ctx }
 
 func (h *handle) publish(o topic.Out) error {
 	switch {

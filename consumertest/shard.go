@@ -38,7 +38,8 @@ type Shard struct {
 
 	db     *store.Owner
 	handle *handle
-	inited bool // InitShard was called and HaltShard was not
+	late   time.Duration // how far Advance has moved the shard's clock
+	inited bool          // InitShard was called and HaltShard was not
 
 	open      int              // messages in the open transaction
 	positions map[string]int64 // of each topic: the next message's offset
@@ -109,7 +110,7 @@ func shardID(set string, partition int32) consumer.ShardID {
 // begin opens the store and calls InitShard.
 func (s *Shard) begin() {
 	s.t.Helper()
-	db, err := store.Open(store.Config{Dir: s.dir, Options: s.options, Logger: logger(s.t)})
+	db, err := store.Open(store.Config{Dir: s.dir, Options: s.options, Logger: logger(s.t), Now: s.now})
 	if err != nil {
 		s.t.Fatalf("shard %s: %v", s.id, err)
 	}
@@ -245,7 +246,7 @@ func (s *Shard) receive(e *topic.Envelope) {
 	e.Topic, e.Partition = d, s.partition.Number
 	e.Offset = max(e.Offset, s.positions[d.Name()])
 	if e.Timestamp.IsZero() {
-		e.Timestamp = time.Now().Truncate(time.Millisecond)
+		e.Timestamp = s.now().Truncate(time.Millisecond)
 	}
 	s.positions[d.Name()] = e.Offset + 1
 	s.open++
