@@ -103,17 +103,26 @@ func (d *doctor) permissions(ctx context.Context, a *kafka.Admin, names []string
 	if d.application == "" {
 		return
 	}
-	ops, err := a.GroupOperations(ctx, d.application)
-	if err != nil {
-		d.found(isFailure, "permissions of group "+d.application, err.Error(), "allow READ of the group, and DESCRIBE")
-	} else {
-		d.allowed("permissions of group "+d.application, ops, kafka.OpRead, kafka.OpDescribe)
+	var ops kafka.Operations
+	err = patiently(ctx, func() (err error) {
+		ops, err = a.GroupOperations(ctx, d.application)
+		return err
+	})
+	check := "permissions of group " + d.application
+	switch {
+	case err != nil:
+		d.refused(check, err, "allow READ of the group, and DESCRIBE")
+	case ops == nil:
+		d.ok(check, "DESCRIBE allowed; more is not said of a group that does not exist yet")
+	default:
+		d.allowed(check, ops, kafka.OpRead, kafka.OpDescribe)
 	}
-	id := d.application + ".doctor-000"
-	if err := a.CheckTransactionalID(ctx, id); err != nil {
-		d.found(isFailure, "permissions of transactional IDs", err.Error(), fmt.Sprintf("allow WRITE and DESCRIBE of the transactional IDs that begin with %s.", d.application))
+	check = "permissions of transactional IDs"
+	err = patiently(ctx, func() error { return a.CheckTransactionalID(ctx, d.application+".doctor-000") })
+	if err != nil {
+		d.refused(check, err, fmt.Sprintf("allow WRITE and DESCRIBE of the transactional IDs that begin with %s.", d.application))
 	} else {
-		d.ok("permissions of transactional IDs", "DESCRIBE is allowed; WRITE can't be asked for without using one")
+		d.ok(check, "DESCRIBE is allowed; WRITE can't be asked for without using one")
 	}
 	if ops, err = a.ClusterOperations(ctx); err != nil {
 		d.skip("permissions of the cluster", "%v", err)
@@ -124,6 +133,33 @@ func (d *doctor) permissions(ctx context.Context, a *kafka.Admin, names []string
 	} else {
 		d.allowed("permissions of the cluster", ops, kafka.OpCreate)
 	}
+}
+
+// askAgain is the time between two questions to a coordinator that is not
+// there yet: a cluster that is new makes it when it is asked for.
+const askAgain = 250 * time.Millisecond
+
+// patiently asks until there is an answer that asking again won't change.
+func patiently(ctx context.Context, ask func() error) error {
+	for {
+		err := ask()
+		if !kafka.Transient(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(askAgain):
+		}
+	}
+}
+
+// refused tells what is not allowed from what was not answered.
+func (d *doctor) refused(check string, err error, mend string) {
+	if !errors.Is(err, kafka.ErrUnauthorized) {
+		mend = "look at the brokers' logs: the coordinator does not answer, which has nothing to do with permissions"
+	}
+	d.found(isFailure, check, err.Error(), mend)
 }
 
 func (d *doctor) allowed(check string, ops kafka.Operations, wanted ...kafka.Operation) {
