@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 SOAKTIME ?= 2h
 
-.PHONY: help test plain race lint kafka kafka-stop kafka-test bench bench-peers microbench fuzz soak cover
+.PHONY: help test plain race lint kafka kafka-stop kafka-test bench bench-peers bench-broker microbench fuzz soak cover
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -70,6 +70,10 @@ bench: ## throughput and latency beside plain polling, on a real Kafka
 bench-peers: ## the same workloads on Kafka Streams and on Pawl, 20 minutes; PEERS='-only map -runs 1', or PEERS=-short
 	@mvn -q -B -f bench/kafka-streams/pom.xml compile
 	@scripts/kafka run -- go run ./bench/peers $(PEERS)
+
+bench-broker: ## the embedded broker beside kfake and a real Kafka
+	@scripts/kafka run -- go test -run '^$$' -bench 'Produce|Consume|Transaction|Acked32' -benchtime 100000x ./broker
+	@go test -run '^$$' -bench 'Reopen|CompactionStall' -benchtime 3x ./broker
 
 microbench: ## the benchmarks of the packages
 	@go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...

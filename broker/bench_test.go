@@ -126,6 +126,7 @@ func BenchmarkAcked32(b *testing.B) {
 				clients = append(clients, cl)
 			}
 			b.SetBytes(1024)
+			written := procNumber(b, os.Getpid(), "io", "write_bytes:")
 			var left atomic.Int64
 			left.Store(int64(b.N))
 			var wg sync.WaitGroup
@@ -142,6 +143,11 @@ func BenchmarkAcked32(b *testing.B) {
 			}
 			wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "acks/s")
+			b.StopTimer()
+			if t.tidy != nil {
+				t.tidy(b)
+			}
+			b.ReportMetric(float64(procNumber(b, os.Getpid(), "io", "write_bytes:")-written)/float64(b.N<<10), "written/byte")
 		})
 		t.stop()
 	}
@@ -287,6 +293,76 @@ func BenchmarkTransaction(b *testing.B) {
 		}
 		b.ReportMetric(ends.Seconds()*1000/float64(b.N), "end-ms")
 	})
+}
+
+// The longest that a producer waits for an ack, by itself and while a topic of
+// 128 MB is compacted beside it.
+func BenchmarkCompactionStall(b *testing.B) {
+	br, err := Open(b.TempDir(), Config{Logger: slog.New(slog.DiscardHandler), janitor: func(_ *Broker, stop chan struct{}) { <-stop }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := br.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	in := br.Cluster()
+	t := benched{opts: []kgo.Opt{kgo.SeedBrokers(in.Brokers...), kgo.Dialer(in.Dial)}}
+	beside := t.topic(b, 1)
+	cl := t.client(b, kgo.ProducerLinger(0))
+	defer cl.Close()
+	value := random(1024)
+	longest := func(until <-chan struct{}) (max time.Duration, n int) {
+		for {
+			select {
+			case <-until:
+				return max, n
+			default:
+			}
+			begun := time.Now()
+			if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: beside, Value: value}).FirstErr(); err != nil {
+				b.Fatal(err)
+			}
+			if d := time.Since(begun); d > max {
+				max = d
+			}
+			n++
+		}
+	}
+	var alone, compacting time.Duration
+	for range b.N {
+		name := fmt.Sprintf("compacted-%d", rand.Uint64())
+		if _, err := kadm.NewClient(cl).CreateTopic(context.Background(), 1, 1, map[string]*string{
+			"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("16777216"), "min.cleanable.dirty.ratio": kadm.StringPtr("0.01"),
+		}, name); err != nil {
+			b.Fatal(err)
+		}
+		fill := t.client(b, kgo.MaxBufferedRecords(50_000), kgo.ProducerLinger(5*time.Millisecond))
+		for i := range 128 << 10 {
+			fill.Produce(context.Background(), &kgo.Record{Topic: name, Key: strconv.AppendInt(nil, int64(i%10_000), 10), Value: value}, nil)
+		}
+		if err := fill.Flush(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		fill.Close()
+		br.tidy(b)
+		done := make(chan struct{})
+		time.AfterFunc(2*time.Second, func() { close(done) })
+		max, _ := longest(done)
+		alone += max
+		done = make(chan struct{})
+		go func() {
+			defer close(done)
+			br.compactAll(context.Background(), now())
+			br.reclaimNow(context.Background())
+		}()
+		max, n := longest(done)
+		compacting += max
+		b.ReportMetric(float64(n), "acks-meanwhile")
+	}
+	b.ReportMetric(float64(alone.Milliseconds())/float64(b.N), "alone-max-ms")
+	b.ReportMetric(float64(compacting.Milliseconds())/float64(b.N), "compacting-max-ms")
 }
 
 // Opening after kill -9, with PAWL_BENCH_MB of messages of 1 KiB stored: how
