@@ -241,6 +241,45 @@ func BenchmarkGetAbsent(b *testing.B) {
 	end(1)
 }
 
+// Polls of 10,000 messages whose keys are cold and there, of a million in a
+// database that a cache of a tenth of it is before: one by one, and read ahead.
+func BenchmarkColdPoll(b *testing.B) {
+	for _, ahead := range []bool{false, true} {
+		b.Run(fmt.Sprintf("ahead=%v", ahead), func(b *testing.B) {
+			c := memConfig(vfs.NewMem())
+			c.Options.TableCache = 4 << 20
+			o := open(b, c)
+			l := o.NewLoader()
+			for i := range 1_000_000 {
+				must(b, l.Set(fmt.Appendf(nil, "\x02\x06countskey-%08d", i), []byte{2, 0, 2}))
+				if l.Size() > 4<<20 {
+					must(b, l.Commit(nil))
+				}
+			}
+			must(b, l.Commit(nil))
+			must(b, o.Flush())
+			r := rand.New(rand.NewPCG(1, 2))
+			ks, inc := make([]string, 10_000), add(1)
+			end := reportCPU(b)
+			for b.Loop() {
+				for i := range ks {
+					ks[i] = fmt.Sprintf("key-%08d", r.IntN(1_000_000))
+				}
+				if ahead {
+					must(b, counts.Prefetch(o.Transaction(), ks))
+				}
+				for _, k := range ks {
+					if _, err := counts.Update(o.Transaction(), k, inc); err != nil {
+						b.Fatal(err)
+					}
+				}
+				commit(b, o, "p")
+			}
+			end(10_000)
+		})
+	}
+}
+
 // Opening a database that exists: its version is read first, with nothing
 // written, and then it is opened.
 func BenchmarkReopen(b *testing.B) {

@@ -388,6 +388,12 @@ func (m *machine) GetCount(t *rapid.T) {
 	}
 }
 
+// Prefetch changes nothing that anyone sees.
+func (m *machine) Prefetch(t *rapid.T) {
+	m.must(modelCounts.Prefetch(m.o.Transaction(), rapid.SliceOf(genKey).Draw(t, "keys")))
+	m.must(modelTimed.Prefetch(m.o.Transaction(), rapid.SliceOf(genKey).Draw(t, "keys")))
+}
+
 func (m *machine) RangeCounts(t *rapid.T) {
 	lo, hi := genKey.Draw(t, "lo"), genKey.Draw(t, "hi")
 	got := maps.Collect(modelCounts.Range(m.o.Transaction(), lo, hi))
@@ -760,7 +766,7 @@ func actions(m *machine) map[string]func(*rapid.T) {
 		"put": m.Put, "delete": m.Delete, "deleteRange": m.DeleteRange, "get": m.Get, "scan": m.Scan,
 		"updateCount": m.UpdateCount, "putCount": m.PutCount, "deleteCount": m.DeleteCount, "getCount": m.GetCount, "rangeCounts": m.RangeCounts,
 		"appendList": m.AppendList, "getList": m.GetList, "putTime": m.PutTime, "updateTime": m.UpdateTime,
-		"merge": m.Merge, "directPut": m.DirectPut, "directDelete": m.DirectDelete, "directDeleteRange": m.DirectDeleteRange,
+		"prefetch": m.Prefetch, "merge": m.Merge, "directPut": m.DirectPut, "directDelete": m.DirectDelete, "directDeleteRange": m.DirectDeleteRange,
 		"directMerge": m.DirectMerge, "directCount": m.DirectCount,
 		"pass": m.Pass, "updateTimed": m.UpdateTimed, "putTimed": m.PutTimed, "directPutTimed": m.DirectPutTimed, "deleteTimed": m.DeleteTimed,
 		"getTimed": m.GetTimed, "sweep": m.Sweep,
