@@ -21,7 +21,7 @@ func newAppCommand() *cobra.Command {
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newAppListCommand(), newAppDescribeCommand(), newAppTopologyCommand(), newAppPauseCommand(true), newAppPauseCommand(false), newAppResetCommand())
+	cmd.AddCommand(newAppListCommand(), newAppDescribeCommand(), newAppTopologyCommand(), newAppPauseCommand(true), newAppPauseCommand(false), newAppLogLevelCommand(), newAppResetCommand())
 	return cmd
 }
 
@@ -199,6 +199,40 @@ on there.`,
 				fmt.Fprintf(p.o.cmd.OutOrStdout(), "%s: %s in %s\n", done, count(int64(n), "shard"), countOf(int64(len(answers)-failed), "process", "processes"))
 				if failed > 0 {
 					return fmt.Errorf("%s did not answer, and %s not %s", countOf(int64(failed), "process", "processes"), isAre(failed), done)
+				}
+				return nil
+			})
+		},
+	}
+	p = newProcesses(cmd)
+	return cmd
+}
+
+func newAppLogLevelCommand() *cobra.Command {
+	var p *processes
+	cmd := &cobra.Command{
+		Use:   "log-level debug|info|warn|error",
+		Short: "Set the least level that processes log, until they end",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || !slices.Contains([]string{"debug", "info", "warn", "error"}, args[0]) {
+				return usagef(cmd, "which level? Name debug, info, warn or error")
+			}
+			return p.run(func(ctx context.Context, all []runningProcess) error {
+				answers, err := askAll(ctx, p, all, func(ctx context.Context, c admin.Client) (bool, error) {
+					return true, c.SetLevel(ctx, args[0])
+				})
+				if err != nil {
+					return err
+				}
+				set := 0
+				for _, a := range answers {
+					if a.err == nil {
+						set++
+					}
+				}
+				fmt.Fprintf(p.o.cmd.OutOrStdout(), "level %s: set in %s\n", args[0], countOf(int64(set), "process", "processes"))
+				if set < len(answers) {
+					return fmt.Errorf("%s did not answer", countOf(int64(len(answers)-set), "process", "processes"))
 				}
 				return nil
 			})

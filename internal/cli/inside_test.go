@@ -204,6 +204,9 @@ func TestLookInside(t *testing.T) {
 		if got := o.run("", of("app", "pause")...); !strings.Contains(got, "paused: 4 shards in 2 processes") {
 			t.Errorf("app pause prints %q", got)
 		}
+		if got := o.run("", of("app", "log-level", "debug")...); got != "level debug: set in 2 processes\n" {
+			t.Errorf("app log-level prints %q", got)
+		}
 		if got := o.run("", of("app", "resume")...); !strings.Contains(got, "resumed: 4 shards in 2 processes") {
 			t.Errorf("app resume prints %q", got)
 		}
@@ -230,6 +233,7 @@ func TestWhichProcesses(t *testing.T) {
 		{[]string{"shard", "list", "--admin", "127.0.0.1:1", "-o", "xml"}, exitUsage, "table, json or yaml"},
 		{[]string{"shard", "list", "--admin", "127.0.0.1:1"}, exitError, "127.0.0.1:1"},
 		{[]string{"shard", "list", "--state-dir", t.TempDir()}, exitError, "no process has state directory"},
+		{[]string{"app", "log-level", "loud", "--admin", "127.0.0.1:1"}, exitUsage, "debug, info, warn or error"},
 		{[]string{"shard", "describe", "--admin", "127.0.0.1:1"}, exitUsage, "which shard?"},
 		{[]string{"state", "get", "a-000", "--admin", "127.0.0.1:1"}, exitUsage, "a shard, a table and a key"},
 		{[]string{"state", "scan", "a-000", "t", "--limit", "0", "--admin", "127.0.0.1:1"}, exitUsage, "1 to 10000"},
