@@ -94,4 +94,8 @@ type ReadOptions struct {
 	Reverse bool
 	// Limit ends the scan after so many keys. Zero is no limit.
 	Limit int
+	// Snapshot is the state that DB.Scan and DB.Count read; nil means the one
+	// there is when they begin. A transaction has a state of its own, and
+	// refuses one.
+	Snapshot *Snapshot
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -211,6 +212,9 @@ func (t *Transaction) Count(o *ReadOptions) (n int, err error) {
 }
 
 func (t *Transaction) scan(o *ReadOptions, yield func(key, val []byte) bool) error {
+	if o != nil && o.Snapshot != nil {
+		return errSnapshot
+	}
 	lower, upper, o := rawBounds(o)
 	m := newMerge(t, &t.raw.changes, lower, upper, o.Reverse)
 	n := 0
@@ -232,6 +236,8 @@ func (t *Transaction) scan(o *ReadOptions, yield func(key, val []byte) bool) err
 		return yield(stored[1:], val) && n != o.Limit, nil
 	})
 }
+
+var errSnapshot = errors.New("a transaction reads its own state, not a snapshot")
 
 // rawBounds turns a scan's bounds into stored keys.
 func rawBounds(o *ReadOptions) (lower, upper []byte, _ *ReadOptions) {

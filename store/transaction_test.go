@@ -386,3 +386,36 @@ func TestReadersBesideTheOwner(t *testing.T) {
 	cancel()
 	readers.Wait()
 }
+
+// A snapshot stays as it was, direct writes among them, while commits go on, and
+// scans read it where their options say so.
+func TestSnapshot(t *testing.T) {
+	o := open(t, memConfig(vfs.NewMem()))
+	must(t, o.Transaction().Put([]byte("a"), []byte("1")))
+	commit(t, o, "1")
+	must(t, o.DB().Put([]byte("b"), []byte("1"), nil))
+	s, err := o.DB().NewSnapshot()
+	must(t, err)
+	must(t, o.Transaction().Put([]byte("a"), []byte("2")))
+	must(t, o.DB().Delete([]byte("b"), nil))
+	must(t, o.DB().Put([]byte("c"), []byte("2"), nil))
+	commit(t, o, "2")
+	for _, c := range []struct {
+		o    *store.ReadOptions
+		want string
+	}{{nil, "a=2 c=2"}, {&store.ReadOptions{Snapshot: s}, "a=1 b=1"}, {&store.ReadOptions{Snapshot: s, Reverse: true, Limit: 1}, "b=1"}} {
+		var got []string
+		seq, end := o.DB().Scan(c.o)
+		for k, v := range seq {
+			got = append(got, fmt.Sprintf("%s=%s", k, v))
+		}
+		must(t, end())
+		if n, err := o.DB().Count(c.o); strings.Join(got, " ") != c.want || n != len(got) || err != nil {
+			t.Errorf("Scan(%+v) = %v, Count %d, %v, want %s", c.o, got, n, err, c.want)
+		}
+	}
+	if _, err := o.Transaction().Count(&store.ReadOptions{Snapshot: s}); err == nil {
+		t.Error("a transaction reads a snapshot")
+	}
+	must(t, s.Close())
+}
