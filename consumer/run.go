@@ -345,6 +345,9 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 		if r.timers.sweeping {
 			return fmt.Errorf("commit what a sweep of shard %s has changed: %w", r.s.id, err)
 		}
+		if f := r.timers.skip; fired > 0 && f != nil {
+			return errors.Join(err, &TimerError{Shard: r.s.id, Key: f.timer.Key, At: f.timer.At, Err: f.err})
+		}
 		if fired > 0 {
 			return r.failTimer(ctx, r.timers.lastTimer, fired, err)
 		}

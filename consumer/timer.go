@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -94,6 +95,9 @@ func (w *worker) fire(c call, r *result) error {
 	if err != nil {
 		return err
 	}
+	if c.skip != nil {
+		return w.skip(due, *c.skip, r)
+	}
 	t := w.consumer.(TimerConsumer)
 	for i, timer := range due {
 		w.index.Store(int64(i))
@@ -106,10 +110,8 @@ func (w *worker) fire(c call, r *result) error {
 			continue // another one's Fire has moved or cancelled it
 		}
 		r.tried = 1
-		if !c.skip {
-			if err := t.Fire(timer.Key, timer.At, w.h, w.h.publisher); err != nil {
-				return err
-			}
+		if err := t.Fire(timer.Key, timer.At, w.h, w.h.publisher); err != nil {
+			return err
 		}
 		if err := w.h.tx.Err(); err != nil {
 			return err
@@ -122,11 +124,31 @@ func (w *worker) fire(c call, r *result) error {
 	return nil
 }
 
+// skip takes a timer that is not to be fired, if it is still among those that are
+// due: a message may have moved or cancelled it since.
+func (w *worker) skip(due []store.Timer, unwanted store.Timer, r *result) error {
+	for _, timer := range due {
+		if !bytes.Equal(timer.Key, unwanted.Key) || !timer.At.Equal(unwanted.At) {
+			continue
+		}
+		ok, err := w.owner.TakeTimer(timer)
+		if err != nil || !ok {
+			return err
+		}
+		r.timer, r.n, r.skipped = timer, 1, true
+		return nil
+	}
+	return nil
+}
+
 // fireTimers begins to fire what is due.
 func (r *incarnation) fireTimers() {
 	c := call{name: callFire, max: fireMax}
-	if r.timers.alone > 0 || r.timers.skip != nil {
-		c.max, c.skip = 1, r.timers.skip != nil
+	switch {
+	case r.timers.skip != nil:
+		c.skip = &r.timers.skip.timer
+	case r.timers.alone > 0:
+		c.max = 1
 	}
 	r.pace.opened = time.Now()
 	r.busy(true)
@@ -137,6 +159,9 @@ func (r *incarnation) fireTimers() {
 func (r *incarnation) fired(ctx context.Context, res result) error {
 	r.pace.fired += res.n
 	r.timers.lastTimer = res.timer
+	if !res.skipped {
+		r.timers.skip = nil // it is there no more, or there was none
+	}
 	if res.err == nil {
 		if res.n == 0 {
 			r.pace.opened = time.Time{}
@@ -172,17 +197,17 @@ func (r *incarnation) failTimer(ctx context.Context, t store.Timer, n int, err e
 		r.s.note(fmt.Sprintf("attempt %d in %v: %v", r.timers.attempts+1, wait.Round(time.Millisecond), failed))
 		return nil
 	case DeadLetter, Skip:
-		r.timers.skip = &failedTimer{t, err}
+		r.timers.skip = &failedTimer{store.Timer{Key: append([]byte(nil), t.Key...), At: t.At}, err}
 		return nil
 	}
 	return failed
 }
 
 // skipped returns the dead letters of the timer that the open transaction passes,
-// if the policy wants one.
+// if it does and the policy wants one.
 func (r *incarnation) skipped() []kafka.Record {
 	f := r.timers.skip
-	if f == nil || r.policy(f.err) != DeadLetter {
+	if f == nil || r.pace.fired == 0 || r.timers.sweeping || r.policy(f.err) != DeadLetter {
 		return nil
 	}
 	header := func(name, value string) topic.Header { return topic.Header{Key: name, Value: []byte(value)} }

@@ -468,3 +468,50 @@ func (*kitAlarms) Fire(key []byte, _ time.Time, _ consumer.Shard, p *topic.Publi
 	}
 	return lines.Publish(p, string(key))
 }
+
+// The dead letter of a timer that can't be written stops the shard, which backs
+// off, and says both: it is not tried again and again at once.
+func TestDeadLetterOfATimerIsRefused(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		a := &alarms{fail: func(string) error { return errors.New("refused") }}
+		c := consumertest.Start(t, a, consumer.Config{OnFailure: consumer.DeadLetter})
+		setTimer(c, "k", time.Second)
+		c.Settle()
+		c.DeleteTopic("test.words.dlq")
+		c.Until("the shard to fail", func() bool { return c.Status("p1").Shards[0].Phase == consumer.Failed })
+		if why := c.Status("p1").Shards[0].Reason; !strings.Contains(why, "test.words.dlq") || !strings.Contains(why, `timer of key "k"`) {
+			t.Errorf("the reason is %q", why)
+		}
+		c.Until("the timer to be dead-lettered, to a topic made anew", func() bool { return c.Metric("p1", "pawl_dead_letters_total") == 1 })
+	})
+}
+
+// A timer that failed, and is cancelled before the policy is applied to it, is
+// gone, and no other in its place.
+func TestFailedTimerIsCancelled(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		a := &alarms{}
+		started, held := make(chan struct{}, 10), make(chan struct{})
+		a.fail = func(key string) error {
+			if key == "bad" {
+				started <- struct{}{}
+				<-held
+				return errors.New("refused")
+			}
+			return nil
+		}
+		c := consumertest.Start(t, a, consumer.Config{OnFailure: consumer.Skip})
+		setTimer(c, "bad", time.Second)
+		c.Settle()
+		<-started
+		setTimer(c, "bad", -1) // is consumed before the timer is skipped, or after
+		setTimer(c, "good", 0)
+		c.Advance(time.Second)
+		close(held)
+		c.Settle()
+		c.Advance(time.Minute)
+		if got := fired(t, c); !maps.Equal(got, map[string]int{"good": 1}) {
+			t.Errorf("%v have fired, want good once", got)
+		}
+	})
+}

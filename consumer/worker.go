@@ -45,18 +45,19 @@ type call struct {
 	name string         // Consume, Flush, InitShard or HaltShard
 	msgs kafka.Messages // for Consume
 	max  int            // timers to fire, or keys to look at
-	skip bool           // take one timer, and do not fire it
+	skip *store.Timer   // take this timer, if it is still due, and do not fire it
 }
 
 // result is how a call went.
 type result struct {
-	name  string
-	n     int         // messages consumed without an error
-	tried int         // those after them that err is of, where it is of messages
-	err   error       // of the messages after those, or of the call
-	full  bool        // the transaction has reached its limit in bytes
-	timer store.Timer // the last one that was taken
-	round bool        // the sweep has come round
+	name    string
+	n       int         // messages consumed without an error
+	tried   int         // those after them that err is of, where it is of messages
+	err     error       // of the messages after those, or of the call
+	full    bool        // the transaction has reached its limit in bytes
+	timer   store.Timer // the last one that was taken
+	round   bool        // the sweep has come round
+	skipped bool        // the timer that was to be skipped was taken
 }
 
 func newWorker(h *handle, c Consumer, owner *store.Owner, limit int64) *worker {
