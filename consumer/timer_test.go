@@ -515,3 +515,51 @@ func TestFailedTimerIsCancelled(t *testing.T) {
 		}
 	})
 }
+
+// adder adds up numbers by Merge.
+type adder struct{ program }
+
+func (*adder) InitOptions(o *store.Options) {
+	o.Merge = func(_, val, operand []byte) ([]byte, error) {
+		return fmt.Appendf(nil, "%d", atoi(val)+atoi(operand)), nil
+	}
+}
+
+func atoi(b []byte) (n int) {
+	for _, c := range b {
+		n = n*10 + int(c-'0')
+	}
+	return n
+}
+
+func (*adder) Consume(e topic.Envelope, s consumer.Shard, _ *topic.Publisher) error {
+	return s.Transaction().Merge(e.Key, e.Value)
+}
+
+// What Merge adds is added once, under crashes, and what is logged is the value.
+func TestMergeUnderCrashes(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &adder{}, consumer.Config{CommitInterval: 7 * time.Millisecond, FlushInterval: time.Second})
+		want := make(map[string]int)
+		for i := range 8 {
+			for j := range 25 {
+				key := fmt.Sprintf("k%d", j%4)
+				consumertest.PublishKeyed(c, words, key, fmt.Sprint(i+j))
+				want[key] += i + j
+			}
+			c.Advance(time.Duration(3+5*i) * time.Millisecond)
+			c.Crash("p1")
+			c.Restart("p1")
+		}
+		c.Settle()
+		got := make(map[string]int)
+		c.View("words-000", func(tx *store.Transaction) {
+			for k, v := range tx.Scan(nil) {
+				got[string(k)] = atoi(v)
+			}
+		})
+		if !maps.Equal(got, want) {
+			t.Errorf("sums are %v, want %v", got, want)
+		}
+	})
+}
