@@ -306,7 +306,7 @@ func TestProgramWithoutBrokers(t *testing.T) {
 			p.stderr.wait(t, `"msg":"topic created".*"topic":"totals"`, 1)
 		}
 		for _, word := range []string{"a", "b"} {
-			if got, want := readTotal(t, cfg, word, round), (Total{word, round + 1}); got != want {
+			if got, want := readTotal(t, cfg, 3, word, round), (Total{word, round + 1}); got != want {
 				t.Errorf("at start %d total %d of %s is %v, want %v", round, round, word, got, want)
 			}
 		}
@@ -326,8 +326,9 @@ func TestProgramWithoutBrokers(t *testing.T) {
 	}
 }
 
-// readTotal returns the nth total of a word that is committed.
-func readTotal(t *testing.T, cfg kafka.Config, word string, n int64) Total {
+// readTotal returns the nth total of a word that is committed, of a topic with
+// so many partitions.
+func readTotal(t *testing.T, cfg kafka.Config, partitions int32, word string, n int64) Total {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -336,7 +337,7 @@ func readTotal(t *testing.T, cfg kafka.Config, word string, n int64) Total {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for p := range int32(3) {
+	for p := range partitions {
 		r.Consume(totals.Description, p, 0)
 	}
 	for {

@@ -1,8 +1,6 @@
 package pawl_test
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -175,77 +173,18 @@ func TestSecondSignal(t *testing.T) {
 // kill -9.
 func TestKilled(t *testing.T) {
 	state := t.TempDir()
-	counted := map[string]int64{}
 	for round := range int64(3) {
 		c := startChildIn(t, state, "counter")
 		cfg := kafka.Config{}
 		cfg.Cluster.Brokers = []string{c.stderr.wait(t, `"listen":"([^"]*)"`, 1)[0][1]}
 		createTopics(t, cfg, "totals")
 		publisher(t, cfg)("words", "a", "b", "c")
-		total := int64(0)
-		for counted = map[string]int64{}; total < 3*(round+1); {
-			total = 0
-			counted = lastTotals(t, cfg)
-			for _, n := range counted {
-				total += n
-			}
-		}
 		for _, w := range []string{"a", "b", "c"} {
-			if want := round + 1; counted[w] != want {
-				t.Errorf("after %d kills %s is counted %d times, want %d", round, w, counted[w], want)
+			if got, want := readTotal(t, cfg, 2, w, round), (Total{w, round + 1}); got != want {
+				t.Errorf("after %d kills total %d of %s is %v, want %v", round, round, w, got, want)
 			}
 		}
 		c.signal(syscall.SIGKILL)
 		c.status()
-	}
-}
-
-// lastTotals reads the last committed total of each word.
-func lastTotals(t *testing.T, cfg kafka.Config) map[string]int64 {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	a, err := kafka.NewAdmin(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	ends, err := a.Offsets(ctx, kafka.StableEnd, topic.Partition{Topic: "totals", Number: 0}, topic.Partition{Topic: "totals", Number: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := kafka.NewReader(cfg, kafka.ReaderConfig{Committed: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	next := make(map[topic.Partition]int64)
-	for p := range ends {
-		r.Consume(totals.Description, p.Number, 0)
-		next[p] = 0
-	}
-	last := make(map[string]int64)
-	var batch kafka.Batch
-	for {
-		behind := false
-		for p, end := range ends {
-			behind = behind || next[p] < end
-		}
-		if !behind {
-			return last
-		}
-		if err := r.Poll(ctx, 1000, &batch); err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range batch.Envelopes {
-			var total Total
-			if err := json.Unmarshal(e.Value, &total); err != nil {
-				t.Fatal(err)
-			}
-			last[total.Word] = total.Count
-		}
-		for _, p := range batch.Parts {
-			next[p.Partition] = p.Next
-		}
 	}
 }
