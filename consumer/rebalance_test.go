@@ -195,6 +195,35 @@ func TestTopicGainsPartitions(t *testing.T) {
 	})
 }
 
+// One topic of a co-partitioned set gains partitions before the other: the new
+// shard fails by name until they agree, and those that run go on.
+func TestOneTopicOfASetGainsPartitions(t *testing.T) {
+	left, right := topic.String("left").With(topic.Set("both")), topic.String("right").With(topic.Set("both"))
+	virtually(t, func(t *testing.T) {
+		p := &program{topics: []*topic.Description{left.Description, right.Description}}
+		c := consumertest.Start(t, p, consumer.Config{BackoffMax: time.Second})
+		consumertest.PublishKeyed(c, left, "a", "x")
+		consumertest.PublishKeyed(c, right, "a", "x")
+		c.Settle()
+		c.AddPartitions("left", 2)
+		c.Until("the new shard to fail by name", func() bool {
+			for _, s := range c.Status("p1").Shards {
+				if s.ID == "both-001" && strings.Contains(s.Reason, "left has 2 partitions and right has 1") {
+					return true
+				}
+			}
+			return false
+		})
+		c.PublishRecord(topic.Out{Topic: right.Description, Key: []byte("a"), Value: []byte("x")})
+		c.Until("the old shard to go on", func() bool { return stored(c, "both-000")["a"] == 3 })
+		c.AddPartitions("right", 2)
+		c.Settle()
+		c.PublishRecord(topic.Out{Topic: left.Description, Partition: 1, Key: []byte("b"), Value: []byte("x")})
+		c.Settle()
+		checkStored(t, c, "both-001", map[string]int{"b": 1})
+	})
+}
+
 // Latest starts with what comes after the first start, once: a later start
 // goes on where the first one left.
 func TestStartIsResolvedOnce(t *testing.T) {
