@@ -158,16 +158,17 @@ func TestListAppend(t *testing.T) {
 			readers = append(readers, o)
 		})
 	}
-	kills := 0
+	kills, child := 0, k.child
 	for more := rounds(t, 4); more(); kills++ {
 		waitFor(ctx, time.Duration(100+rng.IntN(300))*time.Millisecond)
-		k.child.kill()
-		k.child = startChild(t, settings, "")
-		addr.Store(k.child.addr)
+		child.kill()
+		child = startChild(t, settings, "")
+		addr.Store(child.addr)
 	}
 	waitFor(ctx, 300*time.Millisecond)
 	stop()
 	all.Wait()
+	k.child = child // which those who ran until now also read
 	for w := range workers { // what is open is aborted
 		cl := k.client(dial, kgo.TransactionalID(fmt.Sprint("worker-", w)))
 		if _, _, err := cl.ProducerID(k.ctx); err != nil {
