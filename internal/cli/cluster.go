@@ -22,15 +22,7 @@ import (
 // printed, and the error is the status 0.
 func clusterFlags(cmd *cobra.Command) func() (cluster.Cluster, error) {
 	c := addCluster(cmd)
-	return func() (cluster.Cluster, error) { return c.load(os.Environ(), true) }
-}
-
-// optionalCluster is clusterFlags for a command that runs without a cluster
-// where none is named. It does not use the current context: what was meant to
-// run here does not run there. With nothing named the cluster is the zero one.
-func optionalCluster(cmd *cobra.Command) func() (cluster.Cluster, error) {
-	c := addCluster(cmd)
-	return func() (cluster.Cluster, error) { return c.load(os.Environ(), false) }
+	return func() (cluster.Cluster, error) { return c.load(os.Environ()) }
 }
 
 // clusterSettings are the settings of a command that reaches a cluster.
@@ -52,9 +44,9 @@ func (c *clusterSettings) table() []config.Setting {
 	return slices.Concat([]config.Setting{config.BrokersSetting(&c.cluster, "those of the context")}, c.more, config.ClusterSettings(&c.cluster, &c.tls))
 }
 
-func (c *clusterSettings) load(env []string, required bool) (cluster.Cluster, error) {
+func (c *clusterSettings) load(env []string) (cluster.Cluster, error) {
 	c.cluster, c.tls = cluster.Cluster{}, config.TLSFiles{}
-	loaded, err := c.read(config.Input{Env: env, Others: config.Names, Current: required})
+	loaded, err := c.read(config.Input{Env: env, Others: config.Names, Current: true})
 	if err != nil {
 		return cluster.Cluster{}, usageError{err, c.cmd}
 	}
@@ -65,13 +57,7 @@ func (c *clusterSettings) load(env []string, required bool) (cluster.Cluster, er
 		return cluster.Cluster{}, statusError(exitOK)
 	}
 	if len(c.cluster.Brokers) == 0 {
-		switch {
-		case required:
-			return cluster.Cluster{}, usagef(c.cmd, "no brokers are named: set --brokers, PAWL_BROKERS or a context (see pawl context)")
-		case c.tls.Wanted() || c.cluster.SASL != (cluster.SASL{}):
-			return cluster.Cluster{}, usagef(c.cmd, "TLS or SASL is set and no brokers are named: set --brokers")
-		}
-		return cluster.Cluster{}, nil
+		return cluster.Cluster{}, usagef(c.cmd, "no brokers are named: set --brokers, PAWL_BROKERS or a context (see pawl context)")
 	}
 	if err := loaded.LoadCluster(&c.cluster, c.tls); err != nil {
 		return cluster.Cluster{}, usageError{err, c.cmd}

@@ -83,7 +83,7 @@ func (d *doctor) command(cmd *cobra.Command) error {
 	if err := checkOutput(cmd, d.output); err != nil {
 		return err
 	}
-	c, err := d.cluster.load(os.Environ(), true)
+	c, err := d.cluster.load(os.Environ())
 	if err != nil {
 		return err
 	}
