@@ -46,7 +46,7 @@ func (f *failures) isCondemned(e topic.Envelope) bool {
 func (r *incarnation) fail(ctx context.Context, e topic.Envelope, n int, err error) error {
 	alone := n == 1
 	r.log.Warn("a message failed", "partition", topic.Partition{Topic: e.TopicName(), Number: e.Partition}.String(), "offset", e.Offset, "key", fmt.Sprintf("%.60q", e.Key),
-		"alone", alone, "messages in the transaction", n, "attempt", r.attempts+1, "error", err, "stack", stack(err))
+		"alone", alone, "messages in the transaction", n, "attempt", r.attempts+1, "error", err, stack(err))
 	r.s.app.metrics.failed.WithLabelValues(reason(err)).Inc()
 	if err := r.abort(ctx); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (r *incarnation) abort(ctx context.Context) error {
 	if res, err := r.callAndWait(ctx, call{name: callHalt}); err != nil {
 		return err
 	} else if res.err != nil {
-		r.log.Error("HaltShard failed", "error", res.err, "stack", stack(res.err))
+		r.log.Error("HaltShard failed", "error", res.err, stack(res.err))
 		r.s.app.metrics.haltFailed.Inc()
 	}
 	r.handle.cache = nil

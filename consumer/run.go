@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -459,7 +460,7 @@ func (r *incarnation) stopUserCode(ctx context.Context) {
 			return
 		}
 		if res.err != nil {
-			r.log.Error("HaltShard failed", "error", res.err, "stack", stack(res.err))
+			r.log.Error("HaltShard failed", "error", res.err, stack(res.err))
 			s.app.metrics.haltFailed.Inc()
 		}
 	}
@@ -490,13 +491,13 @@ func (r *incarnation) abandon(why string) {
 	}()
 }
 
-// stack returns the stack of a panic.
-func stack(err error) string {
+// stack returns the stack of a panic, for the log.
+func stack(err error) slog.Attr {
 	var p *PanicError
 	if errors.As(err, &p) {
-		return string(p.Stack)
+		return slog.String("stack", string(p.Stack))
 	}
-	return ""
+	return slog.Attr{} // which no log shows
 }
 
 // behind says whether the input is so far ahead, as far as was heard, that it

@@ -260,7 +260,11 @@ func (s *shard) enter(from, to Phase, err error) {
 			s.app.metrics.fenced.Inc()
 		}
 	}
-	s.log.Log(context.Background(), level, string(to), "from", string(from), "reason", why)
+	attrs := []any{"from", string(from)}
+	if why != "" {
+		attrs = append(attrs, "reason", why)
+	}
+	s.log.Log(context.Background(), level, string(to), attrs...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.mu.status

@@ -175,7 +175,7 @@ func (r *incarnation) fired(ctx context.Context, res result) error {
 // failTimer handles the failure of a transaction of n timers, which was met at
 // one of them.
 func (r *incarnation) failTimer(ctx context.Context, t store.Timer, n int, err error) error {
-	r.log.Warn("a timer failed", "key", fmt.Sprintf("%.60q", t.Key), "due", t.At, "alone", n == 1, "attempt", r.timers.attempts+1, "error", err, "stack", stack(err))
+	r.log.Warn("a timer failed", "key", fmt.Sprintf("%.60q", t.Key), "due", t.At, "alone", n == 1, "attempt", r.timers.attempts+1, "error", err, stack(err))
 	r.s.app.metrics.failed.WithLabelValues(reason(err)).Inc()
 	if err := r.abort(ctx); err != nil {
 		return err
