@@ -31,6 +31,8 @@ type App struct {
 	busy   atomic.Int64  // shards with an open transaction
 	held   chan struct{} // closed once the state directory is this process's
 
+	prepared atomic.Bool // at start every topic was there, or was created
+
 	mu struct {
 		sync.Mutex
 		ran    bool

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -310,6 +311,33 @@ func TestTopicIsCreatedAgain(t *testing.T) {
 		c.Until("the shard to run again", func() bool { return c.App("p1").Ready() == nil })
 		c.Settle()
 		checkStored(t, c, "words-000", map[string]int{"a": 3, "b": 1, "c": 1})
+	})
+}
+
+// Input that is deleted while the application runs is not created again by it,
+// although its description says how: an empty topic would hide what is lost.
+func TestDeletedInputStaysDeleted(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		p := &program{
+			topics: []*topic.Description{words.With(topic.Partitions(1)).Description},
+			before: func(topic.Envelope, consumer.Shard) error { return errors.New("no") },
+		}
+		c := consumertest.StartWith(t, consumer.Config{OnOffsetOutOfRange: consumer.GoToEarliest}, p)
+		send(c, "a")
+		c.Until("the shard to start again and again", func() bool {
+			shards := c.Status("p1").Shards
+			return len(shards) == 1 && shards[0].Phase == consumer.Failed
+		})
+		c.DeleteTopic("words")
+		gone := func() bool {
+			err := c.App("p1").Ready()
+			return err != nil && strings.Contains(err.Error(), "consumed topic words does not exist any more")
+		}
+		c.Until("the process to say so", gone)
+		c.Advance(time.Minute)
+		if !gone() {
+			t.Errorf("a minute later the process says: %v", c.App("p1").Ready())
+		}
 	})
 }
 

@@ -21,6 +21,9 @@ type changelogInfo struct {
 	TombstoneRetention time.Duration
 }
 
+// consumed is the use of a topic that is input.
+const consumed = "consumed"
+
 // prepareTopics checks that every topic exists that is consumed or listed as
 // an output, and creates those that it may.
 func (a *App) prepareTopics(ctx context.Context) error {
@@ -41,11 +44,15 @@ func (a *App) prepareTopics(ctx context.Context) error {
 			}
 		}
 	}
+	if len(errs) == 0 {
+		a.prepared.Store(true)
+	}
 	return errors.Join(errs...)
 }
 
 // ensure returns a topic's information, and creates it first where that is
-// wanted.
+// wanted. Input is created at start alone: a topic that goes away later takes
+// messages with it, and an empty one in its place would hide that.
 func (a *App) ensure(ctx context.Context, d *topic.Description, use string) (kafka.TopicInfo, error) {
 	infos, err := a.admin.Topics(ctx, d.Name())
 	if err != nil {
@@ -53,6 +60,9 @@ func (a *App) ensure(ctx context.Context, d *topic.Description, use string) (kaf
 	}
 	if info, ok := infos[d.Name()]; ok {
 		return info, nil
+	}
+	if use == consumed && a.prepared.Load() {
+		return kafka.TopicInfo{}, fmt.Errorf("%s topic %s does not exist any more: %w", use, d.Name(), kafka.ErrUnknownTopic)
 	}
 	partitions := d.Partitions()
 	if partitions == 0 {
@@ -84,7 +94,7 @@ func (a *App) ensure(ctx context.Context, d *topic.Description, use string) (kaf
 func (a *App) inputsOf(ctx context.Context, set *set) (map[string]kafka.TopicInfo, error) {
 	infos := make(map[string]kafka.TopicInfo)
 	for _, d := range set.topics {
-		info, err := a.ensure(ctx, d, "consumed")
+		info, err := a.ensure(ctx, d, consumed)
 		if err != nil {
 			return nil, err
 		}
