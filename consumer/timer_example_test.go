@@ -1,12 +1,14 @@
 package consumer_test
 
 import (
-	"fmt"
-	"testing"
+	"context"
+	"log"
+	"os/signal"
+	"syscall"
 	"time"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
-	"github.com/pawlstream/pawl/consumertest"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -25,19 +27,16 @@ func (reminder) Fire(key []byte, _ time.Time, _ consumer.Shard, p *topic.Publish
 
 func (reminder) Flush(consumer.Shard, *topic.Publisher) error { return nil }
 
-// A consumer that does something a day later, tested without a broker and without
-// a day's wait.
+// A program whose consumer does something a day later.
 func ExampleTimerConsumer() {
-	testReminder := func(t *testing.T) {
-		s := consumertest.NewShard(t, reminder{})
-		s.Consume(words, "milk", "")
-		s.Advance(23 * time.Hour)
-		fmt.Println(consumertest.Published(s, lines))
-		s.Advance(time.Hour)
-		fmt.Println(consumertest.Published(s, lines))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	err := consumer.Run(ctx, consumer.Config{
+		Application: "reminder",
+		Cluster:     cluster.Cluster{Brokers: []string{"kafka-1:9092"}},
+		StateDir:    "/var/lib/reminder",
+	}, reminder{})
+	if err != nil {
+		log.Fatal(err)
 	}
-	testing.RunTests(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "Reminder", F: testReminder}})
-	// Output:
-	// []
-	// [remember milk]
 }

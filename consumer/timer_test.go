@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -562,4 +563,18 @@ func TestMergeUnderCrashes(t *testing.T) {
 			t.Errorf("sums are %v, want %v", got, want)
 		}
 	})
+}
+
+// The program of the example, tested without a broker and without a day's wait.
+func TestReminder(t *testing.T) {
+	s := consumertest.NewShard(t, reminder{})
+	s.Consume(words, "milk", "")
+	s.Advance(23 * time.Hour)
+	if got := consumertest.Published(s, lines); len(got) != 0 {
+		t.Errorf("an hour early it published %q", got)
+	}
+	s.Advance(time.Hour)
+	if got, want := consumertest.Published(s, lines), []string{"remember milk"}; !slices.Equal(got, want) {
+		t.Errorf("a day later it has published %q, want %q", got, want)
+	}
 }
