@@ -168,7 +168,7 @@ func TestListAppend(t *testing.T) {
 	waitFor(ctx, 300*time.Millisecond)
 	stop()
 	all.Wait()
-	k.child = child // which those who ran until now also read
+	k.child = child          // which those who ran until now also read
 	for w := range workers { // what is open is aborted
 		cl := k.client(dial, kgo.TransactionalID(fmt.Sprint("worker-", w)))
 		if _, _, err := cl.ProducerID(k.ctx); err != nil {
