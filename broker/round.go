@@ -250,7 +250,7 @@ func (w *writer) sync() {
 			}
 		}
 		w.b.mu.Unlock()
+		invariants.Crash("broker-applied") // and nobody is told yet
 		close(r.done)
-		invariants.Crash("broker-applied")
 	}
 }
