@@ -181,9 +181,30 @@ func TestI3LostAnswersAreAskedForAgain(t *testing.T) {
 						armed.Store(true)
 						e.commit(s, d, fmt.Sprint(i))
 					}
+					e.decided(topic.Partition{Topic: d.Name()})
 					e.wantCommitted(d, "0", "1", "2")
 				})
 			})
+		}
+	}
+}
+
+// decided waits until no transaction is open on a partition: Kafka says that one
+// is committed before its markers are written.
+func (e *env) decided(p topic.Partition) {
+	e.Helper()
+	a := e.admin()
+	for {
+		end, err := a.Offsets(e.ctx, End, p)
+		if err != nil {
+			e.Fatal(err)
+		}
+		stable, err := a.Offsets(e.ctx, StableEnd, p)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if stable[p] >= end[p] {
+			return
 		}
 	}
 }
