@@ -123,14 +123,7 @@ and lag are in pawl offsets show.`,
 					}
 					ds = append(ds, newGroupDescription(d))
 				}
-				return o.document(ds, func(t *table) {
-					for i, d := range ds {
-						if i > 0 {
-							t.line("")
-						}
-						d.show(t)
-					}
-				})
+				return documentAll(o, ds)
 			})
 		},
 	}

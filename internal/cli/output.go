@@ -36,6 +36,18 @@ func checkOutput(cmd *cobra.Command, output string) error {
 // silent is the log of what nobody is to hear of.
 var silent = slog.New(slog.DiscardHandler)
 
+// documentAll prints things of one kind, tables with a line between them.
+func documentAll[T interface{ show(*table) }](o *operation, things []T) error {
+	return o.document(things, func(t *table) {
+		for i, thing := range things {
+			if i > 0 {
+				t.line("")
+			}
+			thing.show(t)
+		}
+	})
+}
+
 // document prints a thing in the form that is asked for; show prints it as a
 // table.
 func (o *operation) document(thing any, show func(t *table)) error {

@@ -232,14 +232,7 @@ committed messages end: while it stays below the end, a transaction is open.`,
 					}
 					ds = append(ds, newTopicDescription(d, all))
 				}
-				return o.document(ds, func(t *table) {
-					for i, d := range ds {
-						if i > 0 {
-							t.line("")
-						}
-						d.show(t)
-					}
-				})
+				return documentAll(o, ds)
 			})
 		},
 	}

@@ -38,42 +38,14 @@ func (p PartitionProducer) Hangs() bool { return p.StartOffset >= 0 && !p.Held }
 // order, with what the coordinators know of those that have a transaction
 // open.
 func (a *Admin) Producers(ctx context.Context, parts ...topic.Partition) ([]PartitionProducer, error) {
-	if len(parts) == 0 {
-		return nil, nil
-	}
 	fail := func(err error) ([]PartitionProducer, error) {
 		return nil, fmt.Errorf("look up the producers of %d partitions: %w", len(parts), classed(err))
 	}
-	var set kadm.TopicsSet
-	for _, p := range parts {
-		set.Add(p.Topic, p.Number)
-	}
-	topics, err := a.adm.DescribeProducers(ctx, set)
+	all, err := a.remembered(ctx, parts...)
 	if err != nil {
 		return fail(err)
 	}
-	var all []PartitionProducer
-	var ids []int64
-	for _, t := range topics {
-		for _, part := range t.Partitions {
-			if part.Err != nil {
-				return fail(part.Err)
-			}
-			for _, pr := range part.ActiveProducers {
-				p := PartitionProducer{
-					Partition: topic.Partition{Topic: pr.Topic, Number: pr.Partition}, ProducerID: pr.ProducerID, Epoch: pr.ProducerEpoch, LastSequence: pr.LastSequence,
-					LastWrite: time.UnixMilli(pr.LastTimestamp), CoordinatorEpoch: pr.CoordinatorEpoch, StartOffset: pr.CurrentTxnStartOffset,
-				}
-				all = append(all, p)
-				if p.StartOffset >= 0 {
-					ids = append(ids, p.ProducerID)
-				}
-			}
-		}
-	}
-	slices.SortFunc(all, func(x, y PartitionProducer) int {
-		return cmp.Or(x.Partition.Compare(y.Partition), cmp.Compare(x.ProducerID, y.ProducerID))
-	})
+	ids := withOpen(all)
 	if len(ids) == 0 {
 		return all, nil
 	}
@@ -94,6 +66,50 @@ func (a *Admin) Producers(ctx context.Context, parts ...topic.Partition) ([]Part
 		}
 	}
 	return all, nil
+}
+
+// remembered returns the producers that the partitions' leaders remember, in
+// order. The coordinators are not asked.
+func (a *Admin) remembered(ctx context.Context, parts ...topic.Partition) ([]PartitionProducer, error) {
+	if len(parts) == 0 {
+		return nil, nil
+	}
+	var set kadm.TopicsSet
+	for _, p := range parts {
+		set.Add(p.Topic, p.Number)
+	}
+	topics, err := a.adm.DescribeProducers(ctx, set)
+	if err != nil {
+		return nil, err
+	}
+	var all []PartitionProducer
+	for _, t := range topics {
+		for _, part := range t.Partitions {
+			if part.Err != nil {
+				return nil, part.Err
+			}
+			for _, pr := range part.ActiveProducers {
+				all = append(all, PartitionProducer{
+					Partition: topic.Partition{Topic: pr.Topic, Number: pr.Partition}, ProducerID: pr.ProducerID, Epoch: pr.ProducerEpoch, LastSequence: pr.LastSequence,
+					LastWrite: time.UnixMilli(pr.LastTimestamp), CoordinatorEpoch: pr.CoordinatorEpoch, StartOffset: pr.CurrentTxnStartOffset,
+				})
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y PartitionProducer) int {
+		return cmp.Or(x.Partition.Compare(y.Partition), cmp.Compare(x.ProducerID, y.ProducerID))
+	})
+	return all, nil
+}
+
+// withOpen returns the IDs of those producers that have a transaction open.
+func withOpen(all []PartitionProducer) (ids []int64) {
+	for _, p := range all {
+		if p.StartOffset >= 0 {
+			ids = append(ids, p.ProducerID)
+		}
+	}
+	return ids
 }
 
 // The states of a transaction, as Kafka names them.

@@ -117,10 +117,7 @@ func (a *Admin) describeClassic(ctx context.Context, d *GroupDetail) error {
 	}
 	d.State, d.Assignor, d.Coordinator = r.State, r.Protocol, r.Coordinator.NodeID
 	for _, m := range r.Members {
-		gm := GroupMember{ID: m.MemberID, Client: m.ClientID, Host: m.ClientHost}
-		if m.InstanceID != nil {
-			gm.Instance = *m.InstanceID
-		}
+		gm := newGroupMember(m.MemberID, m.InstanceID, m.ClientID, m.ClientHost)
 		if join, ok := m.Join.AsConsumer(); ok {
 			gm.Topics = slices.Clone(join.Topics)
 		}
@@ -134,6 +131,14 @@ func (a *Admin) describeClassic(ctx context.Context, d *GroupDetail) error {
 		d.Members = append(d.Members, gm)
 	}
 	return nil
+}
+
+func newGroupMember(id string, instance *string, client, host string) GroupMember {
+	m := GroupMember{ID: id, Client: client, Host: host}
+	if instance != nil {
+		m.Instance = *instance
+	}
+	return m
 }
 
 func (a *Admin) describeConsumer(ctx context.Context, d *GroupDetail) error {
@@ -150,10 +155,8 @@ func (a *Admin) describeConsumer(ctx context.Context, d *GroupDetail) error {
 	}
 	d.State, d.Assignor, d.Coordinator = r.State, r.AssignorName, r.Coordinator.NodeID
 	for _, m := range r.Members {
-		gm := GroupMember{ID: m.MemberID, Client: m.ClientID, Host: m.ClientHost, Topics: slices.Clone(m.SubscribedTopics), Partitions: partitionsOf(m.Assignment)}
-		if m.InstanceID != nil {
-			gm.Instance = *m.InstanceID
-		}
+		gm := newGroupMember(m.MemberID, m.InstanceID, m.ClientID, m.ClientHost)
+		gm.Topics, gm.Partitions = slices.Clone(m.SubscribedTopics), partitionsOf(m.Assignment)
 		d.Members = append(d.Members, gm)
 	}
 	return nil

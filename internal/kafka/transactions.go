@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pawlstream/pawl/topic"
-	"github.com/twmb/franz-go/pkg/kadm"
 )
 
 // OpenTransaction is a transaction that holds a partition's last stable offset
@@ -35,28 +34,14 @@ type Transaction struct {
 // OpenTransactions says who holds the partition's last stable offset back, the
 // one that has for longest first.
 func (a *Admin) OpenTransactions(ctx context.Context, p topic.Partition) ([]OpenTransaction, error) {
-	fail := func(err error) ([]OpenTransaction, error) {
+	all, err := a.remembered(ctx, p)
+	if err != nil {
 		return nil, fmt.Errorf("look up open transactions of %s: %w", p, classed(err))
 	}
-	var set kadm.TopicsSet
-	set.Add(p.Topic, p.Number)
-	topics, err := a.adm.DescribeProducers(ctx, set)
-	if err != nil {
-		return fail(err)
-	}
 	var open []OpenTransaction
-	var ids []int64
-	for _, t := range topics {
-		for _, part := range t.Partitions {
-			if part.Err != nil {
-				return fail(part.Err)
-			}
-			for _, pr := range part.ActiveProducers {
-				if pr.CurrentTxnStartOffset >= 0 {
-					ids = append(ids, pr.ProducerID)
-					open = append(open, OpenTransaction{ProducerID: pr.ProducerID, Epoch: pr.ProducerEpoch, StartOffset: pr.CurrentTxnStartOffset, Since: time.UnixMilli(pr.LastTimestamp)})
-				}
-			}
+	for _, pr := range all {
+		if pr.StartOffset >= 0 {
+			open = append(open, OpenTransaction{ProducerID: pr.ProducerID, Epoch: pr.Epoch, StartOffset: pr.StartOffset, Since: pr.LastWrite})
 		}
 	}
 	if len(open) == 0 {
@@ -64,7 +49,7 @@ func (a *Admin) OpenTransactions(ctx context.Context, p topic.Partition) ([]Open
 	}
 	// The coordinators know the names. That they can't be asked takes nothing
 	// from what the partition's leader has said.
-	known, err := a.transactions(ctx, ids)
+	known, err := a.transactions(ctx, withOpen(all))
 	for i := range open {
 		for _, t := range known {
 			if t.ProducerID == open[i].ProducerID {
