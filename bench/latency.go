@@ -62,7 +62,7 @@ func (b bench) latency(rate, partitions int) error {
 		if known.Error() == nil {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // real time: nothing tells but asking
 	}
 	producer, err := kgo.NewClient(kgo.SeedBrokers(b.broker), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(1_000_000))
 	if err != nil {

@@ -195,7 +195,7 @@ func (c *Cluster) Until(what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("waited %v for %s\n%s", patience, what, c.dump())
 		}
-		time.Sleep(pollInterval)
+		time.Sleep(pollInterval) // virtual in a bubble; elsewhere nothing tells but asking
 	}
 }
 

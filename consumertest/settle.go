@@ -45,7 +45,7 @@ func (c *Cluster) Settle() {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("not settled after %v: %s\n%s", patience, why, c.dump())
 		}
-		time.Sleep(pollInterval)
+		time.Sleep(pollInterval) // virtual in a bubble; elsewhere nothing tells but asking
 	}
 }
 
