@@ -180,11 +180,7 @@ func (s *offsetsShown) compare(ctx context.Context, c asked, ids map[string]topi
 			parts = append(parts, topic.Partition{Topic: r.Topic, Number: r.Partition})
 		}
 	}
-	starts, err := c.Offsets(ctx, kafka.Earliest, parts...)
-	if err != nil {
-		return err
-	}
-	ends, err := c.Offsets(ctx, kafka.StableEnd, parts...)
+	starts, ends, err := c.bounds(ctx, parts...)
 	if err != nil {
 		return err
 	}

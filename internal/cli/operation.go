@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
 )
 
 // operation is what the commands that work on a cluster have in common: which
@@ -38,6 +39,17 @@ const exitInterrupted = 130
 type asked struct {
 	*kafka.Admin
 	config kafka.Config
+}
+
+// bounds returns where the partitions begin, and where what is committed ends.
+func (c asked) bounds(ctx context.Context, parts ...topic.Partition) (starts, ends map[topic.Partition]int64, err error) {
+	if starts, err = c.Offsets(ctx, kafka.Earliest, parts...); err != nil {
+		return nil, nil, err
+	}
+	if ends, err = c.Offsets(ctx, kafka.StableEnd, parts...); err != nil {
+		return nil, nil, err
+	}
+	return starts, ends, nil
 }
 
 // run does the operation, once the cluster is known to be there. The first

@@ -340,11 +340,7 @@ func (r *reset) resolve(ctx context.Context, c asked, p *resetPlan) error {
 		}
 		parts = append(parts, topic.Partition{Topic: m.Topic, Number: m.Partition})
 	}
-	starts, err := c.Offsets(ctx, kafka.Earliest, parts...)
-	if err != nil {
-		return err
-	}
-	ends, err := c.Offsets(ctx, kafka.StableEnd, parts...)
+	starts, ends, err := c.bounds(ctx, parts...)
 	if err != nil {
 		return err
 	}

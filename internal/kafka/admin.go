@@ -138,20 +138,26 @@ const (
 	agreeInterval = 20 * time.Millisecond
 )
 
-// CreateTopic creates a topic and waits until it can be written to. A topic
-// that exists is left as it is; created is then false.
-func (a *Admin) CreateTopic(ctx context.Context, spec TopicSpec) (created bool, err error) {
-	partitions, replication := int32(spec.Partitions), spec.Replication
+// request is what the library is given: what is not set is the cluster's default.
+func (s TopicSpec) request() (partitions int32, replication int16, settings map[string]*string) {
+	partitions, replication = int32(s.Partitions), s.Replication
 	if partitions == 0 {
 		partitions = -1
 	}
 	if replication == 0 {
 		replication = -1
 	}
-	settings := make(map[string]*string, len(spec.Settings))
-	for k, v := range spec.Settings {
+	settings = make(map[string]*string, len(s.Settings))
+	for k, v := range s.Settings {
 		settings[k] = &v
 	}
+	return partitions, replication, settings
+}
+
+// CreateTopic creates a topic and waits until it can be written to. A topic
+// that exists is left as it is; created is then false.
+func (a *Admin) CreateTopic(ctx context.Context, spec TopicSpec) (created bool, err error) {
+	partitions, replication, settings := spec.request()
 	r, err := a.adm.CreateTopic(ctx, partitions, replication, settings, spec.Name)
 	if err == nil {
 		err = r.Err
@@ -161,10 +167,7 @@ func (a *Admin) CreateTopic(ctx context.Context, spec TopicSpec) (created bool, 
 		created = true
 	case errors.Is(err, kerr.TopicAlreadyExists):
 	default:
-		if r.ErrMessage != "" {
-			err = fmt.Errorf("%w: %s", err, r.ErrMessage)
-		}
-		return false, fmt.Errorf("create topic %s: %w", spec.Name, classed(err))
+		return false, fmt.Errorf("create topic %s: %w", spec.Name, classed(said(err, r.ErrMessage)))
 	}
 	err = a.agree(ctx, func() (bool, error) {
 		topics, err := metadata(ctx, a.cl, spec.Name)

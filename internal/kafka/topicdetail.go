@@ -226,17 +226,7 @@ func (a *Admin) AlterTopic(ctx context.Context, name string, c TopicChange, only
 // ValidateTopic asks the cluster whether it would create a topic, and creates
 // none.
 func (a *Admin) ValidateTopic(ctx context.Context, spec TopicSpec) error {
-	partitions, replication := int32(spec.Partitions), spec.Replication
-	if partitions == 0 {
-		partitions = -1
-	}
-	if replication == 0 {
-		replication = -1
-	}
-	settings := make(map[string]*string, len(spec.Settings))
-	for k, v := range spec.Settings {
-		settings[k] = &v
-	}
+	partitions, replication, settings := spec.request()
 	rs, err := a.adm.ValidateCreateTopics(ctx, partitions, replication, settings, spec.Name)
 	if err == nil {
 		var r kadm.CreateTopicResponse
