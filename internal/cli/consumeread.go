@@ -15,6 +15,15 @@ import (
 // errEnough ends the reading when as many messages are printed as were wanted.
 var errEnough = errors.New("enough")
 
+// andThen adds what failed after something had ended. That there was enough is no
+// failure, and gives way to one.
+func andThen(err, failed error) error {
+	if failed != nil && errors.Is(err, errEnough) {
+		return failed
+	}
+	return errors.Join(err, failed)
+}
+
 func (f *consumeFlags) consume(ctx context.Context, cmd *cobra.Command, c asked, output string) error {
 	infos, err := c.Topics(ctx, f.topics...)
 	if err != nil {
@@ -157,7 +166,7 @@ func (f *consumeFlags) scan(ctx context.Context, c asked, spans []kafka.Span, p 
 	return kafka.Scan(ctx, c.config, kafka.ReaderConfig{Committed: !f.uncommitted}, spans, func(es []topic.Envelope, next map[topic.Partition]int64) error {
 		for _, e := range es {
 			if err := f.print(p, e); err != nil {
-				return errors.Join(err, p.flush())
+				return andThen(err, p.flush())
 			}
 		}
 		for part, n := range next {
@@ -209,7 +218,7 @@ func (f *consumeFlags) consumeGroup(ctx context.Context, c asked, parts []topic.
 		// gone.
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
-		err = errors.Join(err, g.Close(leaving))
+		err = andThen(err, g.Close(leaving))
 	}()
 	began := make(map[topic.Partition]bool) // where a partition starts is committed, too
 	for {
@@ -232,7 +241,7 @@ func (f *consumeFlags) consumeGroup(ctx context.Context, c asked, parts []topic.
 			began[part] = true
 		}
 		if err := f.commit(ctx, g, next); err != nil {
-			return errors.Join(done, err)
+			return err
 		}
 		switch {
 		case done != nil:
@@ -268,7 +277,7 @@ func (f *consumeFlags) printBatch(p *messagePrinter, es []topic.Envelope, next m
 			part := topic.Partition{Topic: rest.TopicName(), Number: rest.Partition}
 			next[part] = min(next[part], rest.Offset)
 		}
-		return errors.Join(err, p.flush())
+		return andThen(err, p.flush())
 	}
 	return p.flush()
 }

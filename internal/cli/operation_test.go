@@ -423,6 +423,31 @@ func TestNobodyReads(t *testing.T) {
 	})
 }
 
+// full is a disk without space.
+type full struct{}
+
+func (full) Write([]byte) (int, error) {
+	return 0, &os.PathError{Op: "write", Path: "out", Err: syscall.ENOSPC}
+}
+
+// That there are as many messages as were wanted does not hide that they could
+// not be written: the command fails, and commits nothing.
+func TestEnoughThatCannotBeWritten(t *testing.T) {
+	onClusters(t, func(t *testing.T, o *operated) {
+		name := o.create("orders", 1, nil)
+		o.publish(kafka.Record{Topic: name, Value: []byte("1")}, kafka.Record{Topic: name, Value: []byte("2")})
+		for _, args := range [][]string{{"consume", name, "--count", "1"}, {"consume", name, "--group", o.name("g"), "--count", "1"}} {
+			var errs strings.Builder
+			if status := Run(append(args, "--brokers", o.brokers), strings.NewReader(""), full{}, &errs); status != exitError || !strings.Contains(errs.String(), "no space left") {
+				t.Errorf("pawl %v on a full disk: status %d, %s", args, status, errs.String())
+			}
+		}
+		if committed, err := o.admin.Committed(o.Context(), o.name("g")); err != nil || len(committed) > 0 {
+			t.Errorf("committed %v, %v, want nothing", committed, err)
+		}
+	})
+}
+
 // Who waits for messages is told that nobody reads any more.
 func TestWaitingForMessagesEndsWithItsReader(t *testing.T) {
 	onClusters(t, func(t *testing.T, o *operated) {
