@@ -353,6 +353,54 @@ func TestFirstProtocol(t *testing.T) {
 	})
 }
 
+// Where the epoch stays, a batch whose answer was lost must not give its
+// sequence to the next transaction's, which would be taken for it: whatever
+// else refuses the transaction finishes the session.
+func TestFirstProtocolRefusedInDoubt(t *testing.T) {
+	for _, why := range []string{"gone", "refused later"} {
+		t.Run(why, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				dev(t, func(e *env) {
+					d, other := e.topic("out", 1, nil), e.topic("other", 1, nil)
+					a := e.admin()
+					produced := 0
+					armed := false
+					s := e.tapped("a", func(k int16) fate {
+						if k != keyProduce || !armed {
+							return pass
+						}
+						produced++
+						if produced > 1 {
+							return pass
+						}
+						if why == "gone" {
+							if err := a.DeleteTopics(e.ctx, other.Name()); err != nil {
+								t.Error(err)
+							}
+						} else {
+							e.dev.Fail(devbroker.Fault{Key: keyProduce, Nth: 2, Code: kerr.TopicAuthorizationFailed.Code})
+						}
+						return loseReply
+					})
+					s.implicit = false
+					e.commit(s, d, "before")
+					e.commit(s, other, "before")
+					armed = true
+					if _, err := s.Commit(e.ctx, append(to(d, "lost"), to(other, "lost")...)); !errors.Is(err, ErrUnknownOutcome) {
+						t.Errorf("commit: %v, want ErrUnknownOutcome", err)
+						if _, err := s.Commit(e.ctx, to(d, "acknowledged")); err == nil {
+							e.wantCommitted(d, "before", "acknowledged")
+						}
+						return
+					}
+					e.commit(e.session("a"), d, "after")
+					e.wantCommitted(d, "before", "after")
+				})
+			})
+		})
+	}
+}
+
 // A topic that was deleted and created again is another one.
 func TestRecreatedTopic(t *testing.T) {
 	brokers(t, func(e *env) {

@@ -40,7 +40,7 @@ func (o *outgoing) build(recs []Record, rs *routes, asked bool) error {
 			return &RecordError{Index: i, Topic: name, Partition: max(rec.Partition, 0), Key: rec.Key, Size: wireSize(rec), Err: classed(err)}
 		}
 		if !t.listed {
-			t.listed, t.ordinal, t.written = true, int32(len(o.targets)), 0
+			t.listed, t.ordinal, t.written, t.doubtful = true, int32(len(o.targets)), 0, false
 			t.reset()
 			o.targets = append(o.targets, t)
 		}

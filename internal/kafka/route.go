@@ -46,6 +46,7 @@ type target struct {
 	ordinal  int32            // where
 	batches                   // of the open transaction
 	written  int              // how many of them are acknowledged
+	doubtful bool             // the next of them may have been appended, for all that was heard
 }
 
 func (t *target) partition() topic.Partition {

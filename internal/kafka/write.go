@@ -70,11 +70,8 @@ func (s *Session) write(ctx context.Context) ([]refusedBatch, error) {
 			}
 		}
 		switch {
-		case len(round.failed) > 0 && round.again != nil && !s.implicit:
-			// With the epoch that stays, so would the doubt about sequences.
-			return nil, s.lost("write", fmt.Errorf("%w, and: %w", round.failed[0].err, round.again), false)
 		case len(round.failed) > 0:
-			return round.failed, nil
+			return s.turnedDown(round.failed, round.again)
 		case !round.left():
 			return nil, nil
 		case round.again == nil:
@@ -100,10 +97,28 @@ func (s *Session) write(ctx context.Context) ([]refusedBatch, error) {
 		}
 		for _, t := range s.out.targets {
 			if gone := t.route.gone; gone != nil && t.written < len(t.spans) {
-				return []refusedBatch{{target: t, batch: t.written, err: gone}}, nil
+				return s.turnedDown([]refusedBatch{{target: t, batch: t.written, err: gone}}, nil)
 			}
 		}
 	}
+}
+
+// turnedDown is what write returns when batches were refused. Where the epoch
+// stays, so would a doubt about a sequence: the next transaction's first batch
+// would have that of one that may have been appended, and be taken for it.
+func (s *Session) turnedDown(failed []refusedBatch, again error) ([]refusedBatch, error) {
+	if s.implicit {
+		return failed, nil
+	}
+	for _, t := range s.out.targets {
+		if t.doubtful && again == nil {
+			again = fmt.Errorf("whether a batch to %s was written is unknown", t.partition())
+		}
+	}
+	if again != nil {
+		return nil, s.lost("write", fmt.Errorf("%w, and: %w", failed[0].err, again), false)
+	}
+	return failed, nil
 }
 
 // round is what came of asking every leader once.
@@ -225,6 +240,9 @@ func (s *Session) hear(l *leg, r *round) error {
 		// Whether it was written is unknown, and will be known when it is sent
 		// again.
 		r.again, r.look = l.err, true
+		for _, t := range l.targets {
+			t.doubtful = true
+		}
 		return nil
 	}
 	answered := 0
@@ -271,6 +289,7 @@ func (s *Session) settle(t *target, a *kmsg.ProduceResponseTopicPartition, r *ro
 		t.reached = a.BaseOffset + int64(n)
 		t.sequence = sequenceAfter(t.sequence, n)
 		t.written++
+		t.doubtful = false
 		return nil
 	case errors.Is(err, kerr.ConcurrentTransactions):
 		r.again = fmt.Errorf("write to %s: %w", t.partition(), err)
@@ -280,6 +299,8 @@ func (s *Session) settle(t *target, a *kmsg.ProduceResponseTopicPartition, r *ro
 	case isUnknownTopic(err):
 		// The cluster is asked: this broker may not have heard of it yet.
 		r.unknown = append(r.unknown, t.route.name)
+		r.again, r.look = fmt.Errorf("write to %s: %w", t.partition(), err), true
+		return nil
 	case isRefusal(err):
 		f := refusedBatch{target: t, batch: t.written, err: err}
 		if len(a.ErrorRecords) > 0 {
@@ -295,6 +316,7 @@ func (s *Session) settle(t *target, a *kmsg.ProduceResponseTopicPartition, r *ro
 		// something, and it is unknown what.
 		return s.lost("write", fmt.Errorf("%s: %w", t.partition(), err), false)
 	}
-	r.again, r.look = fmt.Errorf("write to %s: %w", t.partition(), err), true
+	// Some of these say that it was not appended, and some do not.
+	r.again, r.look, t.doubtful = fmt.Errorf("write to %s: %w", t.partition(), err), true, true
 	return nil
 }
