@@ -107,6 +107,7 @@ type reading struct {
 type consumed struct {
 	topic *topic.Description
 	from  int64 // where it was started
+	next  int64 // the offset after the last record that was polled; 0 before there is one
 }
 
 func (r *reading) init(cl *kgo.Client) {
@@ -253,6 +254,7 @@ func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition,
 		}
 		pb.Count = len(data)
 		if pb.Next > 0 {
+			c.next = pb.Next // there is one Poll at a time
 			found(pb, Messages{topic: c.topic, recs: data}, bytes)
 		}
 	}
@@ -267,7 +269,7 @@ func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition,
 	}
 	r.StopConsuming(p)
 	if errors.Is(fp.Err, kerr.OffsetOutOfRange) {
-		return r.outOfRange(ctx, p, max(c.from, pb.Next))
+		return r.outOfRange(ctx, p, max(c.from, c.next))
 	}
 	return &PartitionError{Partition: p, Err: readError(fp.Err)}
 }

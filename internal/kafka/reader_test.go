@@ -227,6 +227,31 @@ func TestOffsetOutOfRange(t *testing.T) {
 	})
 }
 
+// What is out of range is where the reader has come to, and not where it began:
+// what has lost its end is told from what has lost its beginning by that.
+func TestOffsetOutOfRangeOnTheWay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dev(t, func(e *env) {
+			d := e.topic("in", 1, nil)
+			e.publish(d, "0", "1", "2", "3", "4")
+			r := e.reader()
+			r.Consume(d, 0, 1)
+			var b Batch
+			for read := 0; read < 4; read += len(b.Envelopes) {
+				if err := r.Poll(e.ctx, 100, &b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			defer e.dev.Fail(devFault(int16(kmsg.Fetch), kerr.OffsetOutOfRange.Code))()
+			err := r.Poll(e.ctx, 100, &b)
+			want := OffsetRangeError{Partition: topic.Partition{Topic: d.Name()}, Offset: 5, End: 5}
+			if re := (*OffsetRangeError)(nil); !errors.As(err, &re) || *re != want {
+				t.Errorf("poll: %v, want %v", err, &want)
+			}
+		})
+	})
+}
+
 func TestPollEndsWithClose(t *testing.T) {
 	brokers(t, func(e *env) {
 		d := e.topic("in", 1, nil)
