@@ -1,6 +1,8 @@
 package consumer
 
 import (
+	"slices"
+
 	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
@@ -97,6 +99,13 @@ func (b *backlog) rewind() map[topic.Partition]int64 {
 		b.positions[p] = next
 	}
 	return b.committed
+}
+
+// holds says whether anything of a partition, that its position is not past, is
+// held or has come.
+func (b *backlog) holds(p topic.Partition, came *kafka.Fetched) bool {
+	ahead := func(part kafka.FetchedPart) bool { return part.Partition == p && part.Next > b.positions[p] }
+	return slices.ContainsFunc(b.parts, ahead) || slices.ContainsFunc(came.Parts, ahead)
 }
 
 // moveTo sets the position of a partition of which nothing is held and nothing

@@ -1,11 +1,14 @@
 package consumer
 
 import (
+	"errors"
+	"log/slog"
 	"maps"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/pawlstream/pawl/internal/changelog"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
@@ -127,4 +130,71 @@ func TestBacklogProperty(t *testing.T) {
 			},
 		})
 	})
+}
+
+// A partition that has lost its end is gone back in only where nothing of it is
+// held: what came before the loss would be consumed first, and committed over
+// what takes its offsets.
+func TestLostEndWithMessagesHeld(t *testing.T) {
+	d := topic.String("in").Description
+	p, other := topic.Partition{Topic: "in"}, topic.Partition{Topic: "other"}
+	part := func(p topic.Partition, from, to int64) (f kafka.FetchedPart) {
+		var es []topic.Envelope
+		for at := from; at < to; at++ {
+			es = append(es, topic.Envelope{Topic: d, Offset: at})
+		}
+		f.PartBatch = kafka.PartBatch{Partition: p, Next: to, Count: len(es)}
+		f.Messages = kafka.MessagesOf(d, es...)
+		return f
+	}
+	markers := kafka.FetchedPart{PartBatch: kafka.PartBatch{Partition: p, Next: 60}}
+	for _, c := range []struct {
+		name     string
+		held     []kafka.FetchedPart
+		came     []kafka.FetchedPart
+		working  bool
+		at, end  int64
+		want     int64 // where it stands then
+		resigned bool
+	}{
+		{name: "nothing is held", at: 50, end: 30, want: 30},
+		{name: "another partition's messages are held", held: []kafka.FetchedPart{part(other, 0, 5)}, at: 50, end: 30, want: 30},
+		{name: "messages are held", held: []kafka.FetchedPart{part(p, 50, 60)}, at: 60, end: 30, want: 50, resigned: true},
+		{name: "the end is among those that are held", held: []kafka.FetchedPart{part(p, 50, 60)}, at: 60, end: 55, want: 50, resigned: true},
+		{name: "messages come with it", came: []kafka.FetchedPart{part(p, 50, 60)}, at: 60, end: 30, want: 50, resigned: true},
+		{name: "markers come with it", came: []kafka.FetchedPart{markers}, at: 60, end: 30, want: 50, resigned: true},
+		{name: "user code runs", working: true, at: 50, end: 30, want: 50, resigned: true},
+		{name: "the beginning was lost", held: []kafka.FetchedPart{part(p, 50, 60)}, at: 60, end: 90, want: 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			app := &App{cfg: Config{Application: "test", OnOffsetOutOfRange: GoToEarliest}.withDefaults()}
+			app.metrics = newMetrics(app)
+			r := &incarnation{s: &shard{app: app, id: "in-000"}, log: slog.New(slog.DiscardHandler)}
+			r.backlog = newBacklog(map[topic.Partition]int64{p: 50, other: 0})
+			r.position.Offsets.Inputs = []changelog.Offset{{Topic: "in", Next: 50}}
+			held := &kafka.Fetched{Parts: c.held}
+			for _, f := range c.held {
+				held.Count += f.Len()
+			}
+			r.backlog.push(held)
+			queued := r.backlog.queued
+			r.pace.working = c.working
+
+			missing := &kafka.OffsetRangeError{Partition: p, Offset: c.at, End: c.end}
+			if c.end > c.at {
+				missing.Earliest = c.end
+			}
+			next, err := r.outOfRange(missing, "out of range", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = r.moveBack(missing, next, &kafka.Fetched{Parts: c.came})
+			if resigned := errors.Is(err, missing); resigned != c.resigned || err != nil && !resigned {
+				t.Errorf("the incarnation goes on with %v, want an end: %v", err, c.resigned)
+			}
+			if b := r.backlog; b.positions[p] != c.want || b.committed[p] != c.want || r.position.Offsets.Inputs[0].Next != c.want || b.queued != queued {
+				t.Errorf("it stands at %d, has committed %d and %d, and %d messages are queued; want %d and %d messages", b.positions[p], b.committed[p], r.position.Offsets.Inputs[0].Next, b.queued, c.want, queued)
+			}
+		})
+	}
 }

@@ -200,7 +200,7 @@ func (r *incarnation) take(f fetched) error {
 		if err != nil {
 			return err
 		}
-		if err := r.moveBack(missing.Partition, next); err != nil {
+		if err := r.moveBack(missing, next, f.batch); err != nil {
 			return err
 		}
 		r.session.Consume(r.s.description(missing.Partition.Topic), missing.Partition.Number, next)
@@ -216,14 +216,18 @@ func (r *incarnation) take(f fetched) error {
 }
 
 // moveBack lets the shard stand at an earlier offset than it has committed, where
-// it was decided to: the partition has lost its end.
-func (r *incarnation) moveBack(p topic.Partition, next int64) error {
-	if next >= r.backlog.positions[p] {
+// it was decided to: the partition has lost its end. came is what was fetched
+// with the error.
+func (r *incarnation) moveBack(missing *kafka.OffsetRangeError, next int64, came *kafka.Fetched) error {
+	p := missing.Partition
+	if next >= missing.Offset {
 		return nil
 	}
-	if r.pace.consumed > 0 || r.pace.working {
-		// The next incarnation decides, with no transaction open.
-		return fmt.Errorf("read the input of shard %s: %s ends at offset %d, before what is consumed", r.s.id, p, next)
+	if r.pace.consumed > 0 || r.pace.working || r.backlog.holds(p, came) {
+		// The next incarnation decides, with no transaction open, and with no
+		// message of before at hand: those after the lost end would be consumed
+		// first, and the ones that take their offsets be passed.
+		return fmt.Errorf("read the input of shard %s: %s ends at offset %d, before what was read of it: %w", r.s.id, p, next, missing)
 	}
 	r.backlog.moveTo(p, next)
 	for i, in := range r.position.Offsets.Inputs {
