@@ -69,6 +69,8 @@ type change[V any] struct {
 	writes   int32  // since the transaction's first, while V has no fixed size
 	oldKnown bool
 	hadOld   bool
+	swept    bool // by a sweep: a direct write that comes after it stands
+	replaced bool // one has come: this is no change any more
 }
 
 func (c *change[V]) storedKey() []byte { return c.stored }
@@ -265,7 +267,9 @@ func (s *table[K, V]) dirty(e *entry[V]) *change[V] {
 	e.flags |= entryRecent
 	held := e.touched == s.number
 	if held && e.change != 0 {
-		return s.records.at(int(e.change) - 1)
+		c := s.records.at(int(e.change) - 1)
+		c.swept, c.replaced = false, false
+		return c
 	}
 	c, number := s.records.add()
 	c.e = e
@@ -315,6 +319,9 @@ func (s *table[K, V]) grown(tx *Transaction, c *change[V]) {
 
 func (s *table[K, V]) seal(out []Change) ([]Change, error) {
 	for _, c := range s.changes.all(&s.tx.sorter) {
+		if c.replaced {
+			continue
+		}
 		if s.t.ttl > 0 {
 			s.age(c.e)
 		}

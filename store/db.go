@@ -10,11 +10,12 @@ import (
 //
 // A direct write goes past the transaction. All reads see it at once, those of
 // the open transaction too, except where the transaction has written the key
-// itself: then its own value stands, and is what stays once it is committed. It
-// is logged with the shard's next commit, whether or not the transaction that
-// was open when it was made aborts. So it applies at least once: code that is
-// run again after an abort writes it again, and what a crash finds not
-// committed is lost; Sync tells when it is.
+// itself: then its own value stands, and is what stays once it is committed.
+// (What a sweep makes of a key doesn't: there the direct write stands.) It is
+// logged with the shard's next commit, whether or not the transaction that was
+// open when it was made aborts. So it applies at least once: code that is run
+// again after an abort writes it again, and what a crash finds not committed is
+// lost; Sync tells when it is.
 type DB struct {
 	o *Owner
 }

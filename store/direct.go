@@ -395,8 +395,14 @@ func (s *table[K, V]) catchUp() {
 			s.recost(e, 0)
 		case e == nil:
 		case e.touched == s.number && e.change != 0:
+			c := s.records.at(int(e.change) - 1)
+			c.oldKnown = false
+			if c.swept {
+				c.replaced = true
+				e.flags &^= entryKnown
+				return
+			}
 			// The transaction's own value stays, until it has ended.
-			s.records.at(int(e.change) - 1).oldKnown = false
 			s.overtaken = append(s.overtaken, e)
 		default:
 			e.flags &^= entryKnown

@@ -29,6 +29,7 @@ type machine struct {
 	old     state           // as everyone sees it: committed, and written directly
 	base    state           // committed
 	own     map[string]bool // the raw keys and those of counts and timed that the transaction has written
+	swept   map[string]bool // those that a sweep has: a direct write stands above
 	clock   time.Time
 	sweep   *store.Sweep
 	history []state
@@ -58,7 +59,7 @@ func (m *machine) position() []byte { return fmt.Append(nil, len(m.history)-1) }
 // sealed takes what is committed from here on as the state; applied makes it so.
 func (m *machine) sealed() {
 	m.base = m.now.clone()
-	m.own = map[string]bool{}
+	m.forget()
 }
 
 func (m *machine) applied() {
@@ -68,8 +69,11 @@ func (m *machine) applied() {
 
 func (m *machine) begin(committed state) {
 	m.base, m.old, m.now = committed, committed.clone(), committed.clone()
-	m.own = map[string]bool{}
+	m.forget()
 }
+
+// forget ends the transaction.
+func (m *machine) forget() { m.own, m.swept = map[string]bool{}, map[string]bool{} }
 
 func (m *machine) ownRaw(k string)   { m.own["raw "+k] = true }
 func (m *machine) ownCount(k string) { m.own["count "+k] = true }
@@ -77,7 +81,10 @@ func (m *machine) ownCount(k string) { m.own["count "+k] = true }
 // Direct writes are seen by everyone at once, except that the transaction sees
 // its own value of what it has written.
 func (m *machine) DirectPut(t *rapid.T) {
-	k, v := genKey.Draw(t, "key"), genBytes.Draw(t, "val")
+	m.directPut(genKey.Draw(t, "key"), genBytes.Draw(t, "val"))
+}
+
+func (m *machine) directPut(k, v string) {
 	m.must(m.o.DB().Put([]byte(k), []byte(v), nil))
 	m.old.Raw[k] = v
 	if !m.own["raw "+k] {
@@ -117,7 +124,10 @@ func (m *machine) DirectMerge(t *rapid.T) {
 }
 
 func (m *machine) DirectCount(t *rapid.T) {
-	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	m.directCount(t, genKey.Draw(t, "key"), genInt.Draw(t, "n"))
+}
+
+func (m *machine) directCount(t *rapid.T, k string, n int64) {
 	direct := modelCounts.In(m.o.DB())
 	if got, ok, err := direct.Get(k); err != nil || got != m.old.Counts[k] {
 		t.Fatalf("In(db).Get(%q) = %d, %v, %v, want %d", k, got, ok, err, m.old.Counts[k])
@@ -364,7 +374,10 @@ func (m *machine) PutTimed(t *rapid.T) {
 }
 
 func (m *machine) DirectPutTimed(t *rapid.T) {
-	k, n := genKey.Draw(t, "key"), genInt.Draw(t, "n")
+	m.directPutTimed(genKey.Draw(t, "key"), genInt.Draw(t, "n"))
+}
+
+func (m *machine) directPutTimed(k string, n int64) {
 	m.must(modelTimed.In(m.o.DB()).Put(k, n))
 	m.old.Timed[k] = timed{n, m.clock}
 	if !m.own["timed "+k] {
@@ -396,33 +409,34 @@ func (m *machine) GetTimed(t *rapid.T) {
 // is what everyone sees.
 func (m *machine) filter(k store.SweptKey, val []byte) (remove bool, newVal []byte) {
 	key := string(k.Key)
+	defer m.beside(key)
 	switch k.Table {
 	case "":
-		if m.own["raw "+key] || string(val) != m.old.Raw[key] {
+		if m.own["raw "+key] || m.swept["raw "+key] || string(val) != m.old.Raw[key] {
 			m.t.Fatalf("swept %q = %q, want %q, not written by the transaction", key, val, m.old.Raw[key])
 		}
 		switch len(val) {
 		case 1:
-			m.ownRaw(key)
+			m.swept["raw "+key] = true
 			delete(m.now.Raw, key)
 			return true, nil
 		case 2:
-			m.ownRaw(key)
+			m.swept["raw "+key] = true
 			m.now.Raw[key] = "rewritten"
 			return false, []byte("rewritten")
 		}
 	case "model/counts":
 		n, err := store.Int64.Decode(val)
-		if m.own["count "+key] || n != m.old.Counts[key] || err != nil {
+		if m.own["count "+key] || m.swept["count "+key] || n != m.old.Counts[key] || err != nil {
 			m.t.Fatalf("swept count %q = %d, %v, want %d, not written by the transaction", key, n, err, m.old.Counts[key])
 		}
 		switch n {
 		case 3:
-			m.ownCount(key)
+			m.swept["count "+key] = true
 			delete(m.now.Counts, key)
 			return true, nil
 		case -3:
-			m.ownCount(key)
+			m.swept["count "+key] = true
 			m.now.Counts[key] = 7
 			b, err := store.Int64.Append(nil, 7)
 			m.must(err)
@@ -430,6 +444,26 @@ func (m *machine) filter(k store.SweptKey, val []byte) (remove bool, newVal []by
 		}
 	}
 	return false, nil
+}
+
+// beside writes directly while the sweep is at a key, as another goroutine may: to
+// that key, or to one that the sweep has still to look at.
+func (m *machine) beside(key string) {
+	t := m.t
+	switch rapid.IntRange(0, 11).Draw(t, "beside") {
+	case 0:
+		m.directPut(key, genBytes.Draw(t, "val"))
+	case 1:
+		m.directCount(t, key, genInt.Draw(t, "n"))
+	case 2:
+		m.directPutTimed(key, genInt.Draw(t, "n"))
+	case 3:
+		m.DirectPut(t)
+	case 4:
+		m.DirectCount(t)
+	case 5:
+		m.DirectPutTimed(t)
+	}
 }
 
 func (m *machine) Sweep(t *rapid.T) {
@@ -592,7 +626,7 @@ func (m *machine) afterSeal(t *rapid.T) {
 func (m *machine) Abort(*rapid.T) {
 	m.o.Abort()
 	m.now = m.old.clone()
-	m.own = map[string]bool{}
+	m.forget()
 }
 
 func (m *machine) SetMeta(t *rapid.T) {

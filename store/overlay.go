@@ -1,6 +1,9 @@
 package store
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // overlay is what a transaction has put and deleted by stored key, its tables
 // apart.
@@ -15,6 +18,7 @@ type rawChange struct {
 	key     []byte // as stored
 	val     []byte // as stored; nil if deleted
 	deleted bool
+	swept   bool // by a sweep: a direct write that comes after it stands
 }
 
 func (r *rawChange) storedKey() []byte { return r.key }
@@ -45,18 +49,24 @@ func (o *overlay) put(stored []byte, format byte, val []byte) {
 	c := o.change(stored)
 	o.size += int64(1 + len(val) - len(c.val))
 	c.val = append(append(c.val[:0], format), val...)
-	c.deleted = false
+	c.deleted, c.swept = false, false
 }
 
 func (o *overlay) delete(stored []byte) {
 	c := o.change(stored)
 	o.size -= int64(len(c.val))
-	c.val, c.deleted = nil, true
+	c.val, c.deleted, c.swept = nil, true, false
 }
 
-// seal appends the changes in the order of their keys.
-func (o *overlay) seal(out []Change, s *sorter) []Change {
+// seal appends the changes in the order of their keys, but for what a sweep
+// changed and a direct write has set since.
+func (o *overlay) seal(out []Change, s *sorter, direct []Change) []Change {
 	for _, c := range o.changes.all(s) {
+		if c.swept {
+			if _, replaced := slices.BinarySearchFunc(direct, c.key, compareChange); replaced {
+				continue
+			}
+		}
 		if c.deleted {
 			out = append(out, Change{Key: c.key})
 		} else {

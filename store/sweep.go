@@ -59,7 +59,9 @@ func (o *Owner) NewSweep(filter SweepFilter) *Sweep {
 
 // Step looks at up to max keys, from where the last one stopped. It returns true
 // when it has come to the end; the next one begins anew. A key that the open
-// transaction has written is left to a later round.
+// transaction has written, or a direct write that is not committed yet, is left
+// to a later round. A direct write that comes after the look at its key, and
+// before the commit, stands: what the sweep made of the key is forgotten.
 func (s *Sweep) Step(max int) (done bool, err error) {
 	if err := s.o.tx.writable(); err != nil {
 		return false, err
@@ -131,6 +133,9 @@ func (s *Sweep) lookRaw(key, stored, val []byte) error {
 	if tx.raw.keys[string(stored)] != nil {
 		return nil
 	}
+	if _, found := tx.d.direct.get(stored); found {
+		return nil // val may be what was there before
+	}
 	plain, err := decodePlain(val)
 	if err != nil {
 		return fmt.Errorf("key %q: %w: %w", key, ErrCorrupt, err)
@@ -138,12 +143,17 @@ func (s *Sweep) lookRaw(key, stored, val []byte) error {
 	remove, newVal := s.filter(SweptKey{Key: key}, plain)
 	switch {
 	case remove:
-		return tx.Delete(key)
+		err = tx.Delete(key)
 	case newVal != nil:
-		return tx.Put(key, newVal)
+		err = tx.Put(key, newVal)
 	default:
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	tx.raw.keys[string(stored)].swept = true
+	return nil
 }
 
 // sweptTable is a Table, of whatever types, as a sweep needs it.
@@ -166,6 +176,9 @@ func (t *Table[K, V]) sweep(tx *Transaction, stored, val []byte, filter SweepFil
 	e := s.entries.find(hash, key)
 	if e != nil && e.touched == s.number && e.change != 0 {
 		return nil
+	}
+	if _, found := tx.d.direct.get(stored); found {
+		return nil // val may be what was there before
 	}
 	head, payload, err := decodeTableValue(val)
 	if err != nil {
@@ -194,5 +207,6 @@ func (t *Table[K, V]) sweep(tx *Transaction, stored, val []byte, filter SweepFil
 	e.set(v, !remove)
 	e.setTime(head.at) // it was not written
 	s.grown(tx, c)
+	c.swept = true
 	return nil
 }

@@ -259,3 +259,75 @@ func checkOption(option TableOption) error {
 	registry.Unlock()
 	return checkTables(names, codecs)
 }
+
+// A direct write that comes while a sweep is at work, or between its look and
+// the commit, is not undone by what the sweep made of the value before.
+func TestSweepUndidADirectWrite(t *testing.T) {
+	now := time.Unix(1000, 0)
+	table := NewTable("sweep/direct", String, Int64, TTL(time.Minute))
+	for _, when := range []string{"before the look", "in the filter", "after the look"} {
+		o, err := Open(Config{Dir: "db", fs: vfs.NewMem(), Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeOwner(t, o)
+		tx := o.Transaction()
+		put := func() {
+			err := errors.Join(o.DB().Put([]byte("removed"), []byte("fresh"), nil), o.DB().Put([]byte("rewritten"), []byte("fresh"), nil), table.In(o.DB()).Put("expired", 2))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(tx.Put([]byte("a"), nil), tx.Put([]byte("removed"), []byte("old")), tx.Put([]byte("rewritten"), []byte("old")), table.Put(tx, "expired", 1)); err != nil {
+			t.Fatal(err)
+		}
+		sealAndApply(t, o)
+		now = now.Add(2 * time.Minute)
+
+		s := o.NewSweep(func(k SweptKey, val []byte) (bool, []byte) {
+			if string(k.Key) == "a" && when == "before the look" || string(k.Key) == "rewritten" && when == "in the filter" {
+				put()
+			}
+			switch {
+			case string(val) == "old" && string(k.Key) == "removed":
+				return true, nil
+			case string(val) == "old" && string(k.Key) == "rewritten":
+				return false, []byte("by the filter")
+			}
+			return false, nil
+		})
+		if done, err := s.Step(100); !done || err != nil {
+			t.Fatalf("%s: Step = %v, %v", when, done, err)
+		}
+		if when == "after the look" {
+			put()
+		}
+		check := func(moment string) {
+			t.Helper()
+			for _, k := range []string{"removed", "rewritten"} {
+				if v, _, err := tx.Get([]byte(k)); string(v) != "fresh" || err != nil {
+					t.Errorf("%s, %s: the transaction has %s = %q, %v, want fresh", when, moment, k, v, err)
+				}
+				if v, _, err := o.DB().Get([]byte(k)); string(v) != "fresh" || err != nil {
+					t.Errorf("%s, %s: %s = %q, %v, want fresh", when, moment, k, v, err)
+				}
+			}
+			if n, ok, err := table.Get(tx, "expired"); n != 2 || !ok || err != nil {
+				t.Errorf("%s, %s: the table has %d, %v, %v, want 2", when, moment, n, ok, err)
+			}
+			for k, n := range table.All(tx) {
+				if n != 2 {
+					t.Errorf("%s, %s: a scan shows %s = %d, want 2", when, moment, k, n)
+				}
+			}
+		}
+		check("before the commit")
+		for k, c := range table.Changes(tx) {
+			t.Errorf("%s: the sweep has changed %s: %+v", when, k, c)
+		}
+		if changes := sealAndApply(t, o); len(changes) != 3 {
+			t.Errorf("%s: logged %q, want the three direct writes", when, changes)
+		}
+		check("after the commit")
+	}
+}

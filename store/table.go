@@ -430,7 +430,13 @@ func (t *Table[K, V]) scan(tx *Transaction, lower, upper []byte, yield func(K, V
 	m := newMerge(tx, changes, lower, upper, false)
 	err := m.run(func(stored, committed []byte, own *change[V]) (bool, error) {
 		var v V
-		if own != nil {
+		if own != nil && own.replaced {
+			var ok bool
+			var err error
+			if v, ok, err = t.read(tx, stored); err != nil || !ok {
+				return err == nil, err
+			}
+		} else if own != nil {
 			if !own.e.has() || t.expired(own.e.timeOf(), tx.d.now()) {
 				return true, nil
 			}
@@ -479,6 +485,9 @@ func (t *Table[K, V]) eachChange(tx *Transaction, yield func(K, TableChange[V]) 
 	for _, own := range s.changes.all(&tx.sorter) {
 		if s.number != number {
 			return fmt.Errorf("changes of table %q: %w", t.name, errOutlived)
+		}
+		if own.replaced {
+			continue
 		}
 		if t.ttl > 0 {
 			s.age(own.e)

@@ -107,7 +107,7 @@ func (t *Transaction) Get(key []byte) (val []byte, ok bool, err error) {
 		return nil, false, err
 	}
 	t.scratch = appendRawKey(t.scratch[:0], key)
-	if c, ok := t.raw.keys[string(t.scratch)]; ok {
+	if c, ok := t.raw.keys[string(t.scratch)]; ok && !t.replaced(c) {
 		if c.deleted {
 			return nil, false, nil
 		}
@@ -116,6 +116,16 @@ func (t *Transaction) Get(key []byte) (val []byte, ok bool, err error) {
 	}
 	b, ok, err := t.point.get(t.d, t.from, t.scratch, nil)
 	return t.d.plain(t.scratch, b, ok, err)
+}
+
+// replaced reports whether a direct write stands in place of a change: of one
+// that a sweep made, which had not seen it.
+func (t *Transaction) replaced(c *rawChange) bool {
+	if !c.swept {
+		return false
+	}
+	_, found := t.d.direct.get(c.key)
+	return found
 }
 
 // plain takes what was stored under a raw key apart.
@@ -220,7 +230,13 @@ func (t *Transaction) scan(o *ReadOptions, yield func(key, val []byte) bool) err
 	n := 0
 	return m.run(func(stored, committed []byte, own *rawChange) (bool, error) {
 		val := committed
-		if own != nil {
+		if own != nil && t.replaced(own) {
+			b, ok, err := t.point.get(t.d, t.from, stored, nil)
+			if err != nil || !ok {
+				return err == nil, err
+			}
+			val = b
+		} else if own != nil {
 			if own.deleted {
 				return true, nil
 			}
@@ -279,14 +295,14 @@ func (t *Transaction) seal() ([]Change, error) {
 	for _, s := range t.used {
 		s.catchUp()
 	}
-	out := t.raw.seal(t.sealed[:0], &t.sorter)
+	out := t.raw.seal(t.sealed[:0], &t.sorter, direct)
 	var err error
 	for _, s := range t.used {
 		if out, err = s.seal(out); err != nil {
 			return nil, err
 		}
 	}
-	out = withDirect(t.timers.seal(out, &t.sorter), direct)
+	out = withDirect(t.timers.seal(out, &t.sorter, nil), direct)
 	t.sealed = out
 	return out, nil
 }
