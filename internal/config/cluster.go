@@ -22,7 +22,7 @@ func ClusterSettings(c *cluster.Cluster, f *TLSFiles) []Setting {
 		{Name: "sasl-username", Value: Text(&s.Username, "NAME"), Cluster: true, Help: "who logs in; for a token endpoint, the client's ID"},
 		{Name: "sasl-password", Value: SecretText(&s.Password), Cluster: true, Secret: true, Help: "password, or the client's secret; there is no flag for it"},
 		{Name: "sasl-token", Value: SecretText(&s.Token), Cluster: true, Secret: true, File: &s.TokenFile, Help: "token of OAUTHBEARER; there is no flag for it"},
-		{Name: "sasl-token-url", Value: Text(&s.TokenURL, "URL"), Cluster: true, Help: "token endpoint of OAuth 2.0, which is asked for a token by the client's ID and secret"},
+		{Name: "sasl-token-url", Value: Endpoint(&s.TokenURL), Cluster: true, Help: "token endpoint of OAuth 2.0, which is asked for a token by the client's ID and secret"},
 		{Name: "sasl-scope", Value: Text(&s.Scope, "SCOPE"), Cluster: true, Help: "scope that is asked for there"},
 	}
 }
@@ -69,7 +69,7 @@ func (l *Loaded) explainField(setting string, err error) error {
 		case s.Secret:
 			return fmt.Errorf("%s: %w", l.Named(setting), err)
 		default:
-			return fmt.Errorf("%s %q: %w", l.Named(setting), text, err)
+			return fmt.Errorf("%s %q: %w", l.Named(setting), redacted(text), err)
 		}
 	}
 	return err

@@ -169,7 +169,7 @@ func (c *Contexts) CheckContext(name string, settings []Setting) error {
 	for name, text := range texts.texts {
 		s := l.settings[l.find(func(s Setting) bool { return s.Name == name })]
 		if err := s.Value.Set(text); err != nil {
-			l.errs = append(l.errs, fmt.Errorf("%s %q: %w", texts.from[name].named, text, err))
+			l.errs = append(l.errs, fmt.Errorf("%s %q: %w", texts.from[name].named, redacted(text), err))
 		}
 	}
 	return joined(l.errs)

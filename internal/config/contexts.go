@@ -120,8 +120,8 @@ func (c *Contexts) find(name string) (*yaml.Node, bool) {
 // Field is one line of a context.
 type Field struct{ Key, Value string }
 
-// Fields returns what a context says. A secret that does not belong there is
-// hidden.
+// Fields returns what a context says, to be shown. A secret that does not
+// belong there is hidden.
 func (c *Contexts) Fields(name string, settings []Setting) []Field {
 	n, _ := c.find(name)
 	entries, _ := mapping(n, place{file: c.file})
@@ -131,7 +131,7 @@ func (c *Contexts) Fields(name string, settings []Setting) []Field {
 		if err != nil || slices.ContainsFunc(settings, func(s Setting) bool { return s.Secret && s.Name == e.key }) {
 			text = hidden
 		}
-		fields = append(fields, Field{e.key, text})
+		fields = append(fields, Field{e.key, redacted(text)})
 	}
 	return fields
 }

@@ -193,7 +193,7 @@ func (l *loader) set(s Setting) {
 		if s.Secret {
 			l.errs = append(l.errs, fmt.Errorf("%s: %w", from, err))
 		} else {
-			l.errs = append(l.errs, fmt.Errorf("%s %q: %w", from, text, err))
+			l.errs = append(l.errs, fmt.Errorf("%s %q: %w", from, redacted(text), err))
 		}
 		return
 	}
