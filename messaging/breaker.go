@@ -59,7 +59,9 @@ func (b *breaker) allow() int {
 	return math.MaxInt
 }
 
-// unused says that what allow allowed was not made use of.
+// unused says that what allow allowed was not made use of, or that nothing was
+// learned of it: another message is tried. Whoever says so may not have had the
+// one message; then one more is tried, which does no harm.
 func (b *breaker) unused(most int) {
 	if most != 1 {
 		return

@@ -85,6 +85,7 @@ func (p *partition) giveBack(hs []handout) {
 	}
 	offer := p.offerLocked()
 	p.mu.Unlock()
+	p.w.breaker.unused(1)
 	p.wakeUp()
 	if offer {
 		p.w.pool.offer(p)

@@ -262,6 +262,9 @@ func (p *partition) fence(cause error) {
 	p.mu.Unlock()
 	p.cancel(cause)
 	p.w.fetch.drop(p)
+	if was != phaseFenced {
+		p.w.breaker.unused(1) // what is still out will never be settled
+	}
 }
 
 // quote returns a key for a log.

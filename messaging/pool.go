@@ -95,6 +95,15 @@ func (l *pool) offer(p *partition) {
 	l.work.Signal()
 }
 
+// again has all handlers look again whether they may be given something. The
+// lock has it wait for one that has just looked and is about to wait: else that
+// one would not hear of it.
+func (l *pool) again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.work.Broadcast()
+}
+
 // pause keeps handlers from being given anything more, or ends that.
 func (l *pool) pause(paused bool) {
 	l.mu.Lock()

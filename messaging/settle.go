@@ -68,6 +68,7 @@ func (p *partition) resultLocked(d *delivery, err error) {
 		// Stopping is not failing: it comes again, as if nothing had been.
 		d.handed = nil
 		p.mu.out--
+		p.w.breaker.unused(1)
 		return
 	}
 	if !d.state.CompareAndSwap(pending, settled) {
@@ -87,6 +88,8 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 	p.w.metrics.failed.Add(1)
 	if v.deed != toDeadLetters || v.reason == ReasonFailed {
 		p.w.breaker.failed()
+	} else {
+		p.w.breaker.unused(1) // it says nothing of what handlers call
 	}
 	h := p.historyLocked(d)
 	h.fail(int(d.attempt), time.Now(), err)

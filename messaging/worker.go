@@ -116,7 +116,7 @@ func newWorker(cfg Config, h Handler, b BatchHandler) (*Worker, error) {
 	w.mu.partitions = make(map[int32]*partition)
 	w.tracer = newTracer(cfg.TracerProvider)
 	w.pool = newPool(w)
-	w.breaker = newBreaker(cfg.Breaker, func() { w.pool.work.Broadcast() })
+	w.breaker = newBreaker(cfg.Breaker, w.pool.again)
 	w.fetch = &fetcher{w: w, streams: make(map[topic.Partition]*stream), room: make(chan struct{}, 1)}
 	w.metrics.init(w)
 	return w, nil
