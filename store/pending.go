@@ -66,9 +66,11 @@ func (p *pending) add(changes []Change, meta []byte, a *arena) (bytes int64, err
 	}
 	t.meta = append(t.meta[:0], meta...)
 	t.commits++
-	t.chunks = append(t.chunks, a.full...)
-	clear(a.full)
-	a.full = a.full[:0]
+	if len(changes) > 0 { // else the chunks are those of a transaction that stays open
+		t.chunks = append(t.chunks, a.full...)
+		clear(a.full)
+		a.full = a.full[:0]
+	}
 	if len(a.free) == 0 {
 		a.free, p.mu.chunks = p.mu.chunks, a.free
 	}

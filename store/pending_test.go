@@ -58,6 +58,39 @@ func TestPendingGivesEachKeyOnce(t *testing.T) {
 	}
 }
 
+// A position that is set while a transaction is open leaves it as it is: the
+// memory of what it has changed is not used again.
+func TestPositionBesideAnOpenTransaction(t *testing.T) {
+	counts := NewTable("pending/position", String, Int64)
+	o := memOwner(t, vfs.NewMem(), Options{})
+	defer closeOwner(t, o)
+	const keys = 60_000 // some chunks full
+	for n := range keys {
+		if err := counts.Put(o.Transaction(), fmt.Sprintf("key %06d", n), int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		if n%20_000 == 0 {
+			if err := o.SetMeta(fmt.Append(nil, n)); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.settle(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	changes := sealAndApply(t, o)
+	if len(changes) != keys {
+		t.Fatalf("%d changes, want %d", len(changes), keys)
+	}
+	for n, c := range changes {
+		want := fmt.Sprintf("\x02\x10pending/positionkey %06d", n)
+		v, err := Int64.Decode(c.Value[2:])
+		if string(c.Key) != want || v != int64(n) || err != nil {
+			t.Fatalf("change %d is %q = %q, %v, want %q = %d", n, c.Key, c.Value, err, want, n)
+		}
+	}
+}
+
 // Whoever reads at any moment sees each commit whole and in its turn, however
 // many read and settle at once.
 func TestPendingIsSeenByAllReaders(t *testing.T) {
