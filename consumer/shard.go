@@ -218,7 +218,7 @@ func (s *shard) trust() {
 // finish commits what is open, or gives it up, when the shard is to stop. If
 // user code takes half of the time there is, its context is ended.
 func (s *shard) finish(hard context.Context, r *incarnation) error {
-	r.pace.draining = true
+	r.pace.drain()
 	t := time.AfterFunc(s.app.cfg.DrainTimeout/2, r.cancel)
 	defer t.Stop()
 	if err := r.loop(hard, nil); err != nil {

@@ -31,6 +31,7 @@ type pace struct {
 	timer    time.Time // when the next timer is due; zero for none
 	sweep    time.Time // when keys are to be looked at again; zero for never
 	direct   bool      // direct writes wait for a commit
+	settled  bool      // the last transaction was of direct writes alone: what else there is has its turn
 	turn     bool      // the last transaction was of timers: messages have their turn
 	alone    int       // messages that are each consumed in a transaction of their own
 	hold     time.Time // nothing is consumed before: the back-off of a message that failed
@@ -88,16 +89,27 @@ func (p *pace) step(now time.Time) (action, time.Time) {
 	return actConsume, time.Time{}
 }
 
-// begin is step when no transaction is open. Messages, timers and keys to look
-// at take turns, so that none keeps the others waiting for long.
+// begin is step when no transaction is open. Messages, timers, keys to look at
+// and direct writes take turns, so that none keeps the others waiting for long.
+// Every transaction takes the direct writes with it that wait: they need one of
+// their own only for want of another, or before another that may fail.
 func (p *pace) begin(now time.Time) (action, time.Time) {
+	act, until := p.beginOther(now)
+	switch {
+	case !p.direct, p.settled && act != actWait:
+		return act, until
+	case p.draining, !now.Before(p.resume):
+		return actSettle, time.Time{}
+	case act == actWait:
+		return actWait, earlier(until, p.resume)
+	}
+	return act, until
+}
+
+// beginOther is begin, direct writes aside.
+func (p *pace) beginOther(now time.Time) (action, time.Time) {
 	ready := p.queued > 0 && !p.paused && !now.Before(p.hold)
 	switch {
-	case p.direct:
-		if now.Before(p.resume) && !p.draining {
-			return actWait, p.resume
-		}
-		return actSettle, time.Time{}
 	case p.draining:
 		return actStop, time.Time{}
 	case p.paused:
@@ -115,6 +127,10 @@ func (p *pace) begin(now time.Time) (action, time.Time) {
 	}
 	return actWait, earlier(until, p.sweep)
 }
+
+// drain tells to finish what is open and to stop. The direct writes of before
+// are finished as well; those that keep coming are not waited for.
+func (p *pace) drain() { p.draining, p.settled = true, false }
 
 // earlier returns the earlier of two times, of which the zero time is none.
 func earlier(a, b time.Time) time.Time {
@@ -139,7 +155,7 @@ func (p *pace) committed(now time.Time, took, pause time.Duration) {
 	if p.alone > 0 && p.consumed > 0 {
 		p.alone--
 	}
-	p.turn = p.fired > 0
+	p.turn, p.settled = p.fired > 0, p.fired == 0 && p.consumed == 0
 	p.reset()
 	p.resume = now.Add(min(max(pause, 3*took), p.interval))
 }

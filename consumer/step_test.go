@@ -51,6 +51,16 @@ func TestStep(t *testing.T) {
 		{"a timer is due in a pause", base(func(p *pace) { p.timer, p.paused = now, true }), actWait, time.Time{}},
 		{"keys are to be looked at", base(func(p *pace) { p.sweep, p.queued = now, 5 }), actSweep, time.Time{}},
 		{"direct writes wait", base(func(p *pace) { p.direct, p.queued = true, 5 }), actSettle, time.Time{}},
+		{"direct writes wait in the pause, and there are messages", base(func(p *pace) { p.direct, p.queued, p.resume = true, 5, ms(5) }), actConsume, time.Time{}},
+		{"direct writes wait in the pause, and a timer is due", base(func(p *pace) { p.direct, p.timer, p.resume = true, now, ms(5) }), actFire, time.Time{}},
+		{"direct writes wait in the pause, and a timer will be due", base(func(p *pace) { p.direct, p.timer, p.resume = true, ms(3), ms(5) }), actWait, ms(3)},
+		{"direct writes wait in the pause, alone", base(func(p *pace) { p.direct, p.resume = true, ms(5) }), actWait, ms(5)},
+		{"direct writes wait again", base(func(p *pace) { p.direct, p.settled = true, true }), actSettle, time.Time{}},
+		{"direct writes wait again, and there are messages", base(func(p *pace) { p.direct, p.settled, p.queued = true, true, 5 }), actConsume, time.Time{}},
+		{"direct writes wait again, and keys are to be looked at", base(func(p *pace) { p.direct, p.settled, p.sweep = true, true, now }), actSweep, time.Time{}},
+		{"direct writes wait while paused", base(func(p *pace) { p.direct, p.settled, p.queued, p.paused = true, true, 5, true }), actSettle, time.Time{}},
+		{"drains with direct writes again", base(func(p *pace) { p.direct, p.settled, p.draining = true, true, true }), actStop, time.Time{}},
+		{"drains after direct writes", base(func(p *pace) { p.direct, p.settled = true, true; p.drain() }), actSettle, time.Time{}},
 		{"direct writes wait with messages open", base(func(p *pace) { p.direct, p.consumed, p.queued, p.opened = true, 5, 50, now }), actConsume, time.Time{}},
 		{"drains with direct writes", base(func(p *pace) { p.direct, p.draining, p.resume = true, true, ms(5) }), actSettle, time.Time{}},
 		{"drains with timers due", base(func(p *pace) { p.timer, p.draining = now, true }), actStop, time.Time{}},
@@ -93,19 +103,22 @@ func TestPaceProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_700_000_000, 0)
 		p := pace{interval: 100 * time.Millisecond, maxMessages: rapid.IntRange(1, 20).Draw(t, "max")}
+		flood := rapid.Bool().Draw(t, "flood") // of direct writes, also while it drains
+		alone := false                         // the last transaction was of direct writes alone
 		for i := 0; ; i++ {
 			if i > 10_000 {
 				t.Fatal("it does not stop")
 			}
 			if i == 200 {
-				p.draining = true
+				p.drain()
+				alone = false
 			}
 			if !p.draining {
 				p.queued += rapid.IntRange(0, 5).Draw(t, "fetched")
 			}
 			p.behind = rapid.Bool().Draw(t, "behind")
 			if p.consumed == 0 && p.fired == 0 {
-				p.timer, p.sweep, p.direct = time.Time{}, time.Time{}, !p.draining && rapid.IntRange(0, 9).Draw(t, "direct") == 0
+				p.timer, p.sweep, p.direct = time.Time{}, time.Time{}, flood || rapid.IntRange(0, 9).Draw(t, "direct") == 0
 				if rapid.Bool().Draw(t, "timer") {
 					p.timer = now.Add(time.Duration(rapid.IntRange(-5, 20).Draw(t, "due")) * time.Millisecond)
 				}
@@ -113,10 +126,11 @@ func TestPaceProperty(t *testing.T) {
 					p.sweep = now.Add(time.Duration(rapid.IntRange(-5, 20).Draw(t, "again")) * time.Millisecond)
 				}
 			}
+			waits := p.draining || p.queued > 0 && !now.Before(p.hold) || !p.timer.IsZero() && !now.Before(p.timer)
 			act, until := p.step(now)
 			switch act {
 			case actStop:
-				if !p.draining || p.consumed > 0 || p.fired > 0 || p.direct || p.working {
+				if !p.draining || p.consumed > 0 || p.fired > 0 || p.direct && !alone || p.working {
 					t.Fatalf("stops with %+v", p)
 				}
 				return
@@ -145,6 +159,7 @@ func TestPaceProperty(t *testing.T) {
 				}
 				now = now.Add(time.Millisecond)
 				p.committed(now, time.Millisecond, 5*time.Millisecond)
+				alone = false
 			case actFire:
 				if p.working || p.consumed > 0 || p.fired > 0 || now.Before(p.timer) {
 					t.Fatalf("fires with %+v", p)
@@ -160,16 +175,18 @@ func TestPaceProperty(t *testing.T) {
 				}
 				p.fired = rapid.IntRange(0, 1).Draw(t, "swept")
 			case actSettle:
-				if p.working || p.consumed > 0 || p.fired > 0 || !p.direct {
+				if p.working || p.consumed > 0 || p.fired > 0 || !p.direct || alone && waits {
 					t.Fatalf("settles with %+v", p)
 				}
-				p.direct = false
+				alone = true
 				p.committed(now, time.Millisecond, 5*time.Millisecond)
 			case actWait:
 				if until.IsZero() {
 					now = now.Add(time.Duration(rapid.IntRange(1, 10).Draw(t, "wait")) * time.Millisecond)
 				} else if until.Before(now) {
 					t.Fatalf("waits until %v at %v", until, now)
+				} else if p.direct && waits && p.consumed == 0 && p.fired == 0 {
+					t.Fatalf("waits for the direct writes' pause with %+v", p)
 				} else {
 					now = until
 				}

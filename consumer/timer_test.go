@@ -314,6 +314,55 @@ func TestDirectWrites(t *testing.T) {
 	})
 }
 
+// A flood of direct writes delays neither messages, nor timers, nor a drain.
+func TestFloodOfDirectWrites(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		shards := make(chan consumer.Shard, 10)
+		a := &alarms{program: program{init: func(s consumer.Shard) error { shards <- s; return nil }}}
+		c := consumertest.Start(t, a, consumer.Config{})
+		s := <-shards
+		c.Settle()
+		c.Delay("p1", time.Millisecond) // so that some come while others are committed
+		ended := make(chan error, 1)
+		go func() {
+			for i := 0; ; i++ {
+				if err := s.Database().Put(fmt.Append(nil, "direct-", i%100), fmt.Append(nil, i), nil); err != nil {
+					ended <- err
+					return
+				}
+				time.Sleep(500 * time.Microsecond) // virtual, and less than any pause between commits
+			}
+		}()
+		want := make(map[string]int)
+		for i := range 20 {
+			key := fmt.Sprint("timer-", i)
+			setTimer(c, key, time.Duration(i%2)*50*time.Millisecond)
+			want[key] = 1
+			c.Advance(20 * time.Millisecond)
+		}
+		c.Advance(200 * time.Millisecond)
+		if got := fired(t, c); !maps.Equal(got, want) {
+			t.Errorf("%d timers of %d have fired", len(got), len(want))
+		}
+		for _, line := range consumertest.Committed(c, lines) {
+			_, late, _ := strings.Cut(line, "late ")
+			if d, err := time.ParseDuration(late); err != nil || d > 100*time.Millisecond {
+				t.Errorf("%s (%v): want at most 100ms", line, err)
+			}
+		}
+		begun := time.Now()
+		if err := c.Stop("p1"); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("the drain takes %v, want at most 1s", took)
+		}
+		if err := <-ended; !errors.Is(err, store.ErrFenced) {
+			t.Errorf("the direct writes end with %v, want %v", err, store.ErrFenced)
+		}
+	})
+}
+
 // A direct write that the broker refuses harms no message: the shard says so, and
 // goes on without it; whoever waits for it is told.
 func TestDirectWriteThatIsRefused(t *testing.T) {
