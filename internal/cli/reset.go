@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawlstream/pawl/consumer"
-	"github.com/pawlstream/pawl/internal/changelog"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
@@ -39,8 +38,9 @@ type reset struct {
 	keepState   bool
 	force       bool
 	to          string
-	topics      []string
+	topics      []string // of --topic: those to move, or, of app reset, SET=TOPIC
 	partitions  []int32
+	consumes    map[string][]string // the topics of a set, as the user names them
 	ok          consent
 
 	place place
@@ -116,10 +116,13 @@ message.
 
 One that is cut off leaves no shard with state and offsets that disagree: a shard
 is as it was, or begins without state where the application's configuration
-says, until the reset is done again.`,
+says, until the reset is done again. If no shard of a set of topics has begun by
+then, and the set has not the name of its topic, --topic says which topics those
+are.`,
 		Example: `  pawl app reset counter --to earliest --dry-run
-  pawl app reset counter --to 2026-01-01 --yes`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+  pawl app reset counter --to 2026-01-01 --yes
+  pawl app reset joiner --to earliest --topic pairs=orders --topic pairs=payments`,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if err := (exclusions{dryRunNeedsNoYes}).check(cmd); err != nil {
 				return err
 			}
@@ -127,10 +130,15 @@ says, until the reset is done again.`,
 				return usagef(cmd, "which application? Name one")
 			}
 			r.application = args[0]
+			if r.consumes, err = topicsOfSets(cmd, r.topics); err != nil {
+				return err
+			}
+			r.topics = nil // every topic is moved
 			return r.run(cmd)
 		},
 	}
 	r.add(cmd)
+	cmd.Flags().StringArrayVar(&r.topics, "topic", nil, "SET=TOPIC: what a set consumes of which nothing on the cluster says so any more; again for another")
 	cmd.ValidArgsFunction = oneOf(r.o.applicationNames)
 	return cmd
 }
@@ -249,13 +257,12 @@ func (r *reset) plan(ctx context.Context, c asked) (*resetPlan, error) {
 		if r.keepState {
 			p.State = "it stays as it is: what comes again is counted into it again, and what is skipped is missing from it"
 		}
-		for i := range p.shards {
-			s := &p.shards[i]
-			if info, ok := p.infos[s.set]; ok && len(s.offsets.Inputs) == 0 && !r.keepState && int(s.changelog.Number) < info.Partitions {
-				// It has not begun, or a reset was cut off; its set is named
-				// by the topic that it consumes.
-				s.offsets.Inputs = []changelog.Offset{{Topic: s.set, ID: info.ID, Partition: s.changelog.Number, Next: -1}}
+		if !r.keepState {
+			if err := r.findInputs(p); err != nil {
+				return nil, err
 			}
+		}
+		for _, s := range p.shards {
 			for _, in := range s.offsets.Inputs {
 				p.Moves = append(p.Moves, resetMove{Topic: in.Topic, Partition: in.Partition, Shard: string(s.id), From: in.Next})
 			}

@@ -56,6 +56,7 @@ type tallied struct {
 	t             *testing.T
 	app           string
 	words, totals string
+	set           string // that words is declared to be of, unless it is empty
 	dir           string
 	published     map[string]int64
 }
@@ -92,7 +93,11 @@ func (a *tallied) start() *tallyRun {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &tallyRun{a: a, stop: cancel, seen: make(chan seenAt, 100_000), ended: make(chan error, 1)}
 	cfg := consumer.Config{Application: a.app, Cluster: a.kafka.Cluster, StateDir: a.dir, Logger: slog.New(slog.DiscardHandler)}
-	c := tallier{topic.Bytes(a.words).Description, topic.Bytes(a.totals).Description, r.seen}
+	words := topic.Bytes(a.words)
+	if a.set != "" {
+		words = words.With(topic.Set(a.set))
+	}
+	c := tallier{words.Description, topic.Bytes(a.totals).Description, r.seen}
 	go func() { r.ended <- consumer.Run(ctx, cfg, c) }()
 	a.t.Cleanup(func() { cancel() })
 	return r

@@ -79,7 +79,7 @@ func (r *reset) owning(ctx context.Context, c asked, s shardPosition, do func(*k
 		case !errors.Is(err, kafka.ErrFenced):
 			return fmt.Errorf("shard %s: %w", s.id, err)
 		case try == ownTries:
-			return fmt.Errorf("shard %s: its application runs and takes it back each time: stop it, and do this again: %w", s.id, err)
+			return fmt.Errorf("shard %s: its application runs and takes it back each time: stop it first: %w", s.id, err)
 		}
 	}
 }
@@ -142,9 +142,16 @@ func (r *reset) renew(ctx context.Context, c asked, p *resetPlan) error {
 	if err := c.DeleteGroup(ctx, r.application); err != nil && !r.force {
 		return fmt.Errorf("nothing is changed: %w", err)
 	}
-	for _, d := range logs {
-		if err := r.renewLog(ctx, c, d); err != nil {
+	for i, d := range logs {
+		deleted, err := r.renewLog(ctx, c, d)
+		switch {
+		case err == nil:
+		case deleted:
 			return fmt.Errorf("changelog %s is deleted; do the reset again: %w", d.Name, err)
+		case i > 0:
+			return fmt.Errorf("%d of %d changelogs are made anew; do the reset again: %w", i, len(logs), err)
+		default:
+			return fmt.Errorf("no state is deleted: %w", err)
 		}
 	}
 	for _, s := range p.shards {
@@ -152,19 +159,20 @@ func (r *reset) renew(ctx context.Context, c asked, p *resetPlan) error {
 			continue // it has not begun
 		}
 		if err := r.owning(ctx, c, s, func(session *kafka.Session) error { return r.begin(ctx, c, session, p, s) }); err != nil {
-			return err
+			return fmt.Errorf("the state is deleted, and not every shard has its place yet; do the reset again: %w", err)
 		}
 	}
 	return nil
 }
 
-// renewLog makes a changelog anew, with the settings that it had.
-func (r *reset) renewLog(ctx context.Context, c asked, d kafka.TopicDetail) error {
+// renewLog makes a changelog anew, with the settings that it had. It says
+// whether the old one is gone, also with an error.
+func (r *reset) renewLog(ctx context.Context, c asked, d kafka.TopicDetail) (deleted bool, err error) {
 	if err := c.DeleteTopics(ctx, d.Name); err != nil {
 		// An application that runs may have made it again by then.
 		infos, lookErr := c.Topics(ctx, d.Name)
 		if lookErr != nil || infos[d.Name].ID == d.ID {
-			return errors.Join(err, lookErr)
+			return false, errors.Join(err, lookErr)
 		}
 	}
 	settings := map[string]string{"cleanup.policy": "compact"}
@@ -174,10 +182,10 @@ func (r *reset) renewLog(ctx context.Context, c asked, d kafka.TopicDetail) erro
 		}
 	}
 	created, err := c.CreateTopic(ctx, kafka.TopicSpec{Name: d.Name, Partitions: d.Partitions, Replication: int16(d.Replication), Settings: settings})
-	if err != nil || created {
-		return err
+	if err == nil && !created {
+		err = c.AlterTopic(ctx, d.Name, kafka.TopicChange{Set: settings}, false)
 	}
-	return c.AlterTopic(ctx, d.Name, kafka.TopicChange{Set: settings}, false)
+	return true, err
 }
 
 // begin writes where a shard begins into its new changelog.
@@ -189,7 +197,7 @@ func (r *reset) begin(ctx context.Context, c asked, session *kafka.Session, p *r
 		return err
 	}
 	if len(there) > 0 {
-		return errors.New("its application runs and has begun anew by itself: stop it, and do the reset again")
+		return errors.New("its application runs and has begun anew by itself: stop it")
 	}
 	offsets := changelog.Offsets{Inputs: slices.Clone(s.offsets.Inputs)}
 	for i := range offsets.Inputs {
