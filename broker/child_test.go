@@ -30,6 +30,7 @@ type childSettings struct {
 	Settings map[string]string
 	Unsynced bool
 	Memory   int64
+	Kfake    bool // not this broker, but kfake with a data directory
 }
 
 func runChild() {
@@ -40,6 +41,9 @@ func runChild() {
 	var s childSettings
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		panic(err)
+	}
+	if s.Kfake {
+		runKfake(s.Dir)
 	}
 	b, err := Open(s.Dir, Config{Listen: "127.0.0.1:0", Settings: s.Settings, Unsynced: s.Unsynced, Logger: slog.New(slog.DiscardHandler), Memory: max(s.Memory, memoryMin)})
 	if err != nil {

@@ -125,12 +125,35 @@ func TestHistoryChecker(t *testing.T) {
 
 // Workers append and readers read while the broker is killed and started again.
 func TestListAppend(t *testing.T) {
-	s := seed(t)
-	rng := rand.New(rand.NewPCG(s, 7))
-	const lists, workers = 3, 3
-	settings := childSettings{Dir: t.TempDir()}
-	k := remote(t, settings, "")
-	k.create("lists", lists)
+	h := listAppend{settings: childSettings{Dir: t.TempDir()}, seed: seed(t), lists: 3, more: rounds(t, 4)}
+	wrong, committed := h.run(t)
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if committed < 10 {
+		t.Errorf("only %d transactions were committed", committed)
+	}
+	t.Logf("%d kills, %d transactions committed, PAWL_SEED=%d", h.kills, committed, h.seed)
+}
+
+// listAppend is a workload of which a history is taken.
+type listAppend struct {
+	settings childSettings
+	seed     uint64
+	lists    int
+	more     func() bool // whether another kill is to come
+	kills    int         // that there were
+}
+
+// run runs the workload, and says what the checker finds in its history and how
+// many transactions were committed. Every other kill is aimed at the end of a
+// transaction.
+func (h *listAppend) run(t testing.TB) (wrong []string, committed int) {
+	t.Helper()
+	const workers = 3
+	rng := rand.New(rand.NewPCG(h.seed, 7))
+	k := remote(t, h.settings, "")
+	k.create("lists", int32(h.lists))
 	var addr atomic.Value
 	addr.Store(k.child.addr)
 	dial := kgo.Dialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -138,19 +161,20 @@ func TestListAppend(t *testing.T) {
 	})
 	ctx, stop := context.WithCancel(k.ctx)
 	defer stop()
+	ending := make(chan struct{}) // somebody who waits hears of an end that is about to be asked for
 	var mu sync.Mutex
 	var txns []appended
 	var readers []observed
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
-			mine := appendLists(ctx, k, w, lists, rand.New(rand.NewPCG(s, uint64(100+w))), dial)
+			mine := appendLists(ctx, k, w, h.lists, rand.New(rand.NewPCG(h.seed, uint64(100+w))), dial, ending)
 			mu.Lock()
 			defer mu.Unlock()
 			txns = append(txns, mine...)
 		})
 	}
-	for list := range int32(lists) {
+	for list := range int32(h.lists) {
 		all.Go(func() {
 			o := readList(ctx, k, list, dial)
 			mu.Lock()
@@ -158,11 +182,18 @@ func TestListAppend(t *testing.T) {
 			readers = append(readers, o)
 		})
 	}
-	kills, child := 0, k.child
-	for more := rounds(t, 4); more(); kills++ {
+	child := k.child
+	for ; h.more(); h.kills++ {
 		waitFor(ctx, time.Duration(100+rng.IntN(300))*time.Millisecond)
+		if h.kills%2 == 1 {
+			select {
+			case <-ending:
+			case <-ctx.Done():
+			}
+			waitFor(ctx, time.Duration(rng.IntN(10_000))*time.Microsecond)
+		}
 		child.kill()
-		child = startChild(t, settings, "")
+		child = startChild(t, h.settings, "")
 		addr.Store(child.addr)
 	}
 	waitFor(ctx, 300*time.Millisecond)
@@ -177,26 +208,51 @@ func TestListAppend(t *testing.T) {
 		cl.Close()
 	}
 	final := make(map[int32][]string)
-	for list := range int32(lists) {
-		final[list] = k.read("lists", list, true)
+	for list := range int32(h.lists) {
+		end := k.offset("lists", list, listLatest, true)
+		all.Go(func() {
+			elements, at := k.readUpTo(list, end)
+			mu.Lock()
+			defer mu.Unlock()
+			if final[list] = elements; at < end {
+				wrong = append(wrong, fmt.Sprintf("list %d ends at %d, and a reader comes to %d", list, end, at))
+			}
+		})
 	}
-	for _, wrong := range checkHistory(txns, readers, final) {
-		t.Error(wrong)
-	}
-	committed := 0
+	all.Wait()
 	for _, x := range txns {
 		if x.outcome == "committed" {
 			committed++
 		}
 	}
-	if committed < 10 {
-		t.Errorf("only %d transactions were committed", committed)
+	return append(wrong, checkHistory(txns, readers, final)...), committed
+}
+
+// readUpTo reads a list up to its end, or as far as a reader of committed
+// messages comes.
+func (k *kit) readUpTo(list int32, end int64) (elements []string, at int64) {
+	cl := k.client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(50*time.Millisecond),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"lists": {list: kgo.NewOffset().AtStart()}}))
+	defer cl.Close()
+	for at < end {
+		ctx, cancel := context.WithTimeout(k.ctx, 10*time.Second)
+		fs := cl.PollFetches(ctx)
+		cancel()
+		if fs.Err() != nil {
+			return elements, at
+		}
+		fs.EachRecord(func(r *kgo.Record) {
+			at = r.Offset + 1
+			if !r.Attrs.IsControl() {
+				elements = append(elements, string(r.Value))
+			}
+		})
 	}
-	t.Logf("%d kills, %d transactions, %d committed, PAWL_SEED=%d", kills, len(txns), committed, s)
+	return elements, at
 }
 
 // appendLists runs transactions until ctx ends.
-func appendLists(ctx context.Context, k *kit, w, lists int, rng *rand.Rand, dial kgo.Opt) (mine []appended) {
+func appendLists(ctx context.Context, k *kit, w, lists int, rng *rand.Rand, dial kgo.Opt, ending chan<- struct{}) (mine []appended) {
 	var cl *kgo.Client
 	for n := 0; ctx.Err() == nil; n++ {
 		if cl == nil {
@@ -217,6 +273,10 @@ func appendLists(ctx context.Context, k *kit, w, lists int, rng *rand.Rand, dial
 			commit := rng.IntN(4) > 0
 			if commit {
 				x.outcome = "unknown"
+				select {
+				case ending <- struct{}{}:
+				default:
+				}
 			}
 			if err = cl.EndTransaction(ctx, kgo.TransactionEndTry(commit)); err == nil && commit {
 				x.outcome = "committed"
