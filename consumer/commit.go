@@ -68,7 +68,7 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 	res, err := r.session.Commit(bounded, recs)
 	cancel()
 	if err != nil {
-		return err
+		return r.handle.outputs.explain(err)
 	}
 	invariants.Crash("apply-before")
 
@@ -83,7 +83,7 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 		return fmt.Errorf("apply a committed transaction to the database of shard %s: %w", r.s.id, err)
 	}
 	invariants.Crash("apply-after")
-	r.handle.reset()
+	r.handle.committed()
 	r.backlog.commit()
 
 	took := time.Since(begun)
@@ -102,22 +102,43 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 
 // createOutputs creates the topics that are published to for the first time
 // and are missing, as those are at start that a consumer lists. Those that
-// nothing says how to create are left to the commit, which fails by their name.
+// nothing says how to create, or that can't be created, are left to the commit,
+// which fails by their name, as the policy wants it.
 func (r *incarnation) createOutputs(ctx context.Context) error {
 	o := &r.handle.outputs
-	if len(o.unknown) == 0 {
+	if o.asked == len(o.fresh) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.s.app.cfg.TransactionTimeout)
+	bounded, cancel := context.WithTimeout(ctx, r.s.app.cfg.TransactionTimeout)
 	defer cancel()
-	for ; len(o.unknown) > 0; o.unknown = o.unknown[1:] {
-		if d := o.unknown[0]; d.Partitions() > 0 || r.s.app.cfg.CreateTopics > 0 {
-			if _, err := r.s.app.ensure(ctx, d, "output"); err != nil {
-				return err
+	for ; o.asked < len(o.fresh); o.asked++ {
+		d := o.fresh[o.asked]
+		if d.Partitions() == 0 && r.s.app.cfg.CreateTopics == 0 {
+			continue
+		}
+		_, err := r.s.app.ensure(bounded, d, "output")
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, kafka.Transient(err):
+			return err
+		default:
+			r.log.Error("an output topic can't be had", "topic", d.Name(), "error", err)
+			if o.missing == nil {
+				o.missing = make(map[string]error)
 			}
+			o.missing[d.Name()] = err
 		}
 	}
 	return nil
+}
+
+// explain adds to a record's refusal why its topic is missing.
+func (o *outputs) explain(err error) error {
+	var refused *kafka.RecordError
+	if errors.As(err, &refused) && o.missing[refused.Topic] != nil {
+		return fmt.Errorf("%w: %w", err, o.missing[refused.Topic])
+	}
+	return err
 }
 
 // nextOffsets returns the offsets that the open transaction commits, in a buffer

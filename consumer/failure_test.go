@@ -450,6 +450,50 @@ func TestMissingOutputIsCreated(t *testing.T) {
 	})
 }
 
+// An output that can't be created fails its message by name, as the policy wants
+// it, and not the shard; once it can be, the next message has it created.
+func TestOutputThatCannotBeCreated(t *testing.T) {
+	refused := topic.String("refused").With(topic.Partitions(2))
+	virtually(t, func(t *testing.T) {
+		p := &program{consume: func(e topic.Envelope, s consumer.Shard, pub *topic.Publisher) error {
+			if string(e.Key) == "out" {
+				return refused.Publish(pub, string(e.Value), topic.Key(e.Key))
+			}
+			return countLine(e, s, pub)
+		}}
+		c := consumertest.Start(t, p, consumer.Config{OnFailure: consumer.DeadLetter})
+		send(c, "a")
+		c.Settle()
+		begun := c.Status("p1").Shards[0].Since
+		allow := c.Fail("p1", "CreateTopics", "TOPIC_AUTHORIZATION_FAILED", -1)
+		send(c, "out", "b", "out")
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 1, "b": 1})
+		letters := consumertest.CommittedEnvelopes(c, topic.Bytes("test.words.dlq"))
+		if len(letters) != 2 {
+			t.Errorf("%d dead letters, want 2", len(letters))
+		}
+		for _, letter := range letters {
+			i := slices.IndexFunc(letter.Headers, func(h topic.Header) bool { return h.Key == consumer.HeaderError })
+			for _, want := range []string{"refused", "TOPIC_AUTHORIZATION_FAILED"} {
+				if got := string(letter.Headers[i].Value); !strings.Contains(got, want) {
+					t.Errorf("the error is %q, want it to name %q", got, want)
+				}
+			}
+		}
+		if got := c.Status("p1").Shards[0].Since; !got.Equal(begun) {
+			t.Errorf("the shard has started again")
+		}
+		allow()
+		send(c, "out", "b")
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 1, "b": 2})
+		if got := consumertest.Committed(c, refused); len(got) != 1 {
+			t.Errorf("%d messages in %s, want 1", len(got), refused.Name())
+		}
+	})
+}
+
 // A shard that has run for a while, with or without messages, backs off from the
 // shortest pause again when it fails.
 func TestBackoffBeginsAnew(t *testing.T) {

@@ -29,25 +29,41 @@ type handle struct {
 	outputs outputs
 }
 
-// outputs are the topics that an incarnation has published to.
+// outputs are the topics that an incarnation has published to, by name: whatever
+// description a message came with, the topic is the same.
 type outputs struct {
-	last    *topic.Description
-	all     map[*topic.Description]bool
-	unknown []*topic.Description // those that were not looked up yet
+	last    string
+	seen    map[string]bool
+	fresh   []*topic.Description // those that the open transaction is the first to publish to
+	asked   int                  // of fresh: so many were looked up
+	missing map[string]error     // of fresh: why they can't be created
 }
 
 func (o *outputs) add(d *topic.Description) {
-	if d == o.last {
+	name := d.Name()
+	if name == o.last {
 		return
 	}
-	o.last = d
-	if !o.all[d] {
-		if o.all == nil {
-			o.all = make(map[*topic.Description]bool)
+	o.last = name
+	if !o.seen[name] {
+		if o.seen == nil {
+			o.seen = make(map[string]bool)
 		}
-		o.all[d] = true
-		o.unknown = append(o.unknown, d)
+		o.seen[name] = true
+		o.fresh = append(o.fresh, d)
 	}
+}
+
+// committed tells that the open transaction has committed: its topics are there.
+func (o *outputs) committed() { o.fresh, o.asked, o.missing = nil, 0, nil }
+
+// reset tells that the open transaction has ended. What it was the first to
+// publish to, and did not commit, is looked up by the next that does.
+func (o *outputs) reset() {
+	for _, d := range o.fresh {
+		delete(o.seen, d.Name())
+	}
+	o.last, o.fresh, o.asked, o.missing = "", nil, 0, nil
 }
 
 var _ Shard = (*handle)(nil)
@@ -85,8 +101,15 @@ func (h *handle) publish(o topic.Out) error {
 	return nil
 }
 
+// committed forgets what was published: it is visible.
+func (h *handle) committed() {
+	h.outputs.committed()
+	h.reset()
+}
+
 // reset forgets what was published: the transaction has ended.
 func (h *handle) reset() {
 	clear(h.out)
 	h.out, h.outBytes = h.out[:0], 0
+	h.outputs.reset()
 }
