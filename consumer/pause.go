@@ -12,6 +12,23 @@ func (a *App) Pause(id ShardID) error { return a.setPaused(id, true) }
 func (a *App) Resume(id ShardID) error { return a.setPaused(id, false) }
 
 func (a *App) setPaused(id ShardID, pause bool) error {
+	if err := a.notePaused(id, pause); err != nil {
+		return err
+	}
+	what := "resumed"
+	if pause {
+		what = "paused"
+	}
+	if id == "" {
+		a.log.Info(what, "shards", "all")
+	} else {
+		a.log.Info(what, "shard", string(id))
+	}
+	return nil
+}
+
+// notePaused notes what is paused, and tells the shards.
+func (a *App) notePaused(id ShardID, pause bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
@@ -32,11 +49,6 @@ func (a *App) setPaused(id ShardID, pause bool) error {
 	}
 	for _, s := range a.mu.shards {
 		s.setPaused(a.pausedLocked(s.id))
-	}
-	if id == "" {
-		a.log.Info("paused", "paused", pause)
-	} else {
-		a.log.Info("paused", "shard", string(id), "paused", pause)
 	}
 	return nil
 }

@@ -1,8 +1,11 @@
 package consumer_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,6 +114,59 @@ func TestPauseOfAll(t *testing.T) {
 			t.Errorf("a stop in a pause took %v", took)
 		}
 	})
+}
+
+// What is logged of a pause says what was done, and whoever takes the log may ask
+// the application meanwhile.
+func TestLogOfPauses(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		var l ledger
+		asking := &asking{ledger: &l}
+		c := consumertest.Start(t, &program{}, consumer.Config{Logger: slog.New(asking)})
+		c.Settle()
+		app := c.App("p1")
+		asking.app.Store(app)
+		for _, do := range []func() error{
+			func() error { return app.Pause("words-000") },
+			func() error { return app.Resume("words-000") },
+			func() error { return app.Pause("") },
+			func() error { return app.Resume("") },
+		} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		asking.app.Store(nil)
+		if got, want := l.all(), []string{"paused shard=words-000", "resumed shard=words-000", "paused shards=all", "resumed shards=all"}; !slices.Equal(got, want) {
+			t.Errorf("the log has %q, want %q", got, want)
+		}
+	})
+}
+
+// asking is a log that asks the application for its status at every line, while
+// there is one to ask, and notes the line.
+type asking struct {
+	*ledger
+	app atomic.Pointer[consumer.App]
+}
+
+func (*asking) Enabled(context.Context, slog.Level) bool { return true }
+func (a *asking) WithAttrs([]slog.Attr) slog.Handler     { return a }
+func (a *asking) WithGroup(string) slog.Handler          { return a }
+
+func (a *asking) Handle(_ context.Context, r slog.Record) error {
+	app := a.app.Load()
+	if app == nil {
+		return nil
+	}
+	app.Status()
+	line := r.Message
+	r.Attrs(func(attr slog.Attr) bool {
+		line += " " + attr.String()
+		return true
+	})
+	a.note("%s", line)
+	return nil
 }
 
 // The group tells who its members are, what they were assigned, and where they
