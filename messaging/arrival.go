@@ -19,6 +19,10 @@ const pushMax = 2048
 // It returns true when the stream is to be read no further.
 func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 	p.mu.Lock()
+	if !p.isCurrentLocked(s) {
+		p.mu.Unlock()
+		return true
+	}
 	s.brought = time.Now()
 	if s.scanEnd >= 0 {
 		enough = p.scanLocked(s, f)

@@ -83,7 +83,7 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 	if first.moving {
 		return nil, nil, 0
 	}
-	if first.d != nil && (first.tier == streamInput || !first.d.waits) {
+	if first.d != nil && !first.d.waits {
 		l.active = first.d
 		if first.d.chained { // it is where it has to be
 			return nil, nil, 0

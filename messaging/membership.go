@@ -71,7 +71,7 @@ func (w *Worker) follow(drains *sync.WaitGroup) {
 	w.mu.Unlock()
 	w.log.Info("assigned", "generation", a.Generation, "partitions", len(mine), "new", len(begun), "revoked", len(revoked))
 	for _, p := range begun {
-		go p.run() // ends when it is fenced; whoever fences it waits for it
+		w.running.Go(p.run) // ends when it is fenced
 	}
 	for _, p := range revoked {
 		p.mu.Lock()

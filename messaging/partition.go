@@ -213,12 +213,22 @@ func (p *partition) idleLocked() bool {
 	return p.mu.out == 0 && len(p.mu.jobs[toTopics]) == 0 && len(p.mu.jobs[toLetters]) == 0 && p.mu.writing == 0
 }
 
+// isCurrentLocked says whether a stream is one of the partition's. It is not once
+// a start that failed was begun again, with streams of its own: what still comes
+// of the one before is no longer known to fit.
+func (p *partition) isCurrentLocked(s *stream) bool {
+	return s.tier < len(p.mu.streams) && p.mu.streams[s.tier] == s
+}
+
 // passed takes note that a stream holds no message from one offset up to
 // another: such as batches of which compaction has left nothing, which are not
 // seen when it is read. It returns true when the stream is to be read no further.
 func (p *partition) passed(s *stream, from, to int64) (enough bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.isCurrentLocked(s) {
+		return true
+	}
 	switch {
 	case to <= from:
 	case s.scanEnd >= 0 && s.scanned == from:

@@ -1,11 +1,16 @@
 package messaging
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/pawlstream/pawl/cluster"
+	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -48,5 +53,62 @@ func TestProbeGivenBack(t *testing.T) {
 	p.giveBack(hs)
 	if got := b.allow(); got != 1 {
 		t.Errorf("%d messages are allowed after the probe was given back, want 1", got)
+	}
+}
+
+// What comes of a stream of a start that failed, once the start was begun again
+// with streams of its own, changes nothing, and the stream is read no further.
+func TestStreamOfAStartBefore(t *testing.T) {
+	p := alone(t, ByKey, 0)
+	old := newStream(p, streamTiers, "t.retry.1", topic.ID{2})
+	old.scanEnd = 5
+	p.mu.phase, p.mu.scanned = phaseStarting, make(chan struct{})
+	if !p.push(old, &kafka.FetchedPart{PartBatch: kafka.PartBatch{Next: 5}}) {
+		t.Error("a stream of the start before is to be read further when something comes of it")
+	}
+	if !p.passed(old, 0, 5) {
+		t.Error("a stream of the start before is to be read further when it is passed")
+	}
+	select {
+	case <-p.mu.scanned:
+		t.Error("the scan of the start before has ended that of the new one")
+	default:
+	}
+}
+
+// Results of a chunk are taken in the order of its messages, whoever brings
+// them.
+func TestResultsInOrder(t *testing.T) {
+	const rounds, size = 500, 64
+	p := alone(t, Unordered, rounds*size)
+	p.w.breaker.cfg.Failures = -1
+	last := int64(-1)
+	for range rounds {
+		hs, _ := p.take(size)
+		c := &chunk{p: p, hs: hs}
+		for i := range hs {
+			hs[i].err = errors.New("no")
+		}
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for to := range size {
+					p.finish(c, int64(to+1))
+				}
+			})
+		}
+		all.Wait()
+		again := p.mu.delayed.h.all
+		slices.SortFunc(again, func(a, b delayed) int { return cmp.Compare(a.n, b.n) })
+		if len(again) != size {
+			t.Fatalf("%d are to be handled again, want %d", len(again), size)
+		}
+		for _, a := range again {
+			if a.d.at != last+1 {
+				t.Fatalf("offset %d comes after %d", a.d.at, last)
+			}
+			last = a.d.at
+		}
+		p.mu.delayed.h.all = nil
 	}
 }

@@ -42,21 +42,10 @@ type chunk struct {
 	p         *partition
 	hs        []handout
 	next      atomic.Int64 // the first that nobody has begun with
-	posted    atomic.Int64 // the first whose result the partition has not been given
+	posted    atomic.Int64 // the first whose result the partition has not been given. It changes under the partition's lock
 	began     atomic.Int64 // when the present ones were begun with: nanoseconds since 1970
 	abandoned atomic.Bool  // its handler did not return in time
 	late      bool         // what was left of it is given to others. pool.mu guards it
-}
-
-// post gives the partition the results of those messages, below to, whose
-// results it has not.
-func (c *chunk) post(to int64) {
-	for from := c.posted.Load(); from < to; from = c.posted.Load() {
-		if c.posted.CompareAndSwap(from, to) {
-			c.p.finish(c.hs[from:to])
-			return
-		}
-	}
 }
 
 const (
@@ -240,7 +229,7 @@ func (l *pool) look() {
 	for _, c := range late { // each once: its handler is left with the one it is at
 		n := int64(len(c.hs))
 		begun := min(c.next.Swap(n), n)
-		c.post(begun - 1) // whoever has begun with one has ended those before it
+		c.p.finish(c, begun-1) // whoever has begun with one has ended those before it
 		if begun < n {
 			c.p.giveBack(c.hs[begun:])
 		}
@@ -289,7 +278,7 @@ func (l *pool) handleChunk(c *chunk) {
 		c.began.Store(start.UnixNano())
 		timed, stride = 0, l.stride()
 		if start.Sub(posted) >= postAfter {
-			c.post(ended)
+			c.p.finish(c, ended)
 			posted = start
 		}
 	}
@@ -297,7 +286,7 @@ func (l *pool) handleChunk(c *chunk) {
 		l.time(start, timed)
 	}
 	if !c.abandoned.Load() {
-		c.post(ended)
+		c.p.finish(c, ended)
 	}
 }
 
@@ -406,7 +395,7 @@ func (l *pool) handleBatch(c *chunk) {
 			c.hs[i].err = errs[i]
 		}
 	}
-	c.post(n)
+	c.p.finish(c, n)
 }
 
 func (l *pool) callBatch(ctx context.Context, ds []Delivery) (errs []error, err error) {

@@ -9,9 +9,10 @@ import (
 // with one before it that it has not acked.
 var errNotReached = errors.New("the message before it was not acked")
 
-// finish takes the results of handlers. Most are acks, which are counted
-// together.
-func (p *partition) finish(hs []handout) {
+// finish takes the results of those messages of a chunk, below to, whose results
+// it has not: each once, and in their order, whoever comes with them. Most are
+// acks, which are counted together.
+func (p *partition) finish(c *chunk, to int64) {
 	acks := 0
 	counted := func() {
 		if acks > 0 {
@@ -21,6 +22,13 @@ func (p *partition) finish(hs []handout) {
 		}
 	}
 	p.mu.Lock()
+	from := c.posted.Load()
+	if from >= to {
+		p.mu.Unlock()
+		return
+	}
+	c.posted.Store(to)
+	hs := c.hs[from:to]
 	for i := range hs {
 		d, err := hs[i].d, hs[i].err
 		if err == nil && p.mu.phase != phaseFenced && d.state.CompareAndSwap(pending, settled) {

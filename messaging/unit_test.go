@@ -352,6 +352,23 @@ func TestLaneProperty(t *testing.T) {
 	})
 }
 
+// A message that is not due holds back its lane, wherever it was read.
+func TestLaneWaits(t *testing.T) {
+	for _, tier := range []int{streamInput, streamRedrive, streamTiers} {
+		l := &lane{}
+		d := &delivery{s: &stream{tier: tier}, order: 1, waits: true}
+		l.insert(d)
+		l.insert(&delivery{s: &stream{tier: streamInput}, order: 2})
+		if got, _, _ := l.step(); got != nil {
+			t.Errorf("tier %d: offset %d is handled before the first is due", tier, got.order)
+		}
+		d.waits = false
+		if got, _, _ := l.step(); got != d {
+			t.Errorf("tier %d: the first is due and is not handled", tier)
+		}
+	}
+}
+
 // C32: what is said to be due in an hour, and was to wait for ten seconds, waits
 // for ten seconds: some clock was set.
 func TestWaits(t *testing.T) {
@@ -421,7 +438,7 @@ func TestPassed(t *testing.T) {
 	scan := newStream(p, streamTiers, "t.retry.1", topic.ID{2})
 	scan.begin(3, snapshot{suspect: -1})
 	scan.scanEnd, scan.scanned = 9, 3
-	p.mu.streams, p.mu.scanned = append(p.mu.streams, scan), make(chan struct{})
+	p.mu.streams, p.mu.scanned = append(p.mu.streams, newStream(p, streamRedrive, "t.redrive", topic.ID{3}), scan), make(chan struct{})
 	if p.passed(scan, 3, 7) || scan.scanned != 7 || scan.next != 3 {
 		t.Errorf("scanned to %d of 9, and stands at %d; want 7 and 3", scan.scanned, scan.next)
 	}

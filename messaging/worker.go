@@ -44,6 +44,8 @@ type Worker struct {
 	settledAll  chan struct{} // has room for one: a drain may have nothing to wait for
 	fatal       chan error    // has room for one
 
+	running sync.WaitGroup // the partitions' goroutines, which end when they are fenced
+
 	committing chan struct{} // holds one while a commit runs: one at a time, so that offsets never go backwards
 
 	mu struct {
@@ -329,7 +331,7 @@ func (w *Worker) stop(drains *sync.WaitGroup) {
 	w.mu.begun = nil
 	w.mu.Unlock()
 	for _, p := range begun {
-		go p.run() // so that its end can be waited for
+		w.running.Go(p.run) // so that its end can be waited for
 	}
 	for _, p := range all {
 		p.drain(ErrStopping)
@@ -362,8 +364,22 @@ func (w *Worker) stop(drains *sync.WaitGroup) {
 		w.abandon(p)
 	}
 	w.pool.close()
-	for _, p := range all {
-		<-p.done
+	w.awaitEnd(ctx)
+}
+
+// awaitEnd waits for the goroutines of all partitions, also of those that were
+// lost. They have nothing to wait for any more; should one of them not end, that
+// is said, and a stop returns all the same.
+func (w *Worker) awaitEnd(ctx context.Context) {
+	ended := make(chan struct{})
+	go func() {
+		w.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		w.log.Error("partitions did not end in time, and are left to themselves")
 	}
 }
 
