@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -61,14 +60,10 @@ func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []e
 	if err := p.limits.learn(ctx, p.cl, p.limits.unknown(recs)...); err != nil {
 		return nil, classed(err)
 	}
-	var s slab
-	s.fill(recs)
+	s := newSlab(recs)
 	promise := s.promise
 	for i := range s.recs {
 		p.cl.Produce(ctx, &s.recs[i], promise)
-	}
-	if err := p.cl.Flush(ctx); err != nil {
-		return nil, fmt.Errorf("publish: %w", err)
 	}
 	select {
 	case <-s.done:
@@ -117,7 +112,7 @@ func produceOptions(l *limits, astray *sync.Map) []kgo.Opt {
 		kgo.ProducerBatchMaxBytesFn(l.batch),
 		// Producing never waits: the caller bounds what a transaction holds.
 		kgo.MaxBufferedRecords(1 << 30),
-		// Full batches leave at once, the others at Flush.
-		kgo.ProducerLinger(10 * time.Millisecond),
+		// Callers wait for what they publish: nothing waits for more to come.
+		kgo.ProducerLinger(0),
 	}
 }

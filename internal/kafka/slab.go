@@ -8,13 +8,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// slab is the records of one transaction in the library's form, and what
-// became of each. It may be filled again once every promise is in.
+// slab is the records of one Publish in the library's form, and what became of
+// each.
 type slab struct {
-	recs    []kgo.Record
-	headers []kgo.RecordHeader
-	left    atomic.Int64 // promises that are not in
-	done    chan struct{}
+	recs []kgo.Record
+	left atomic.Int64  // promises that are not in
+	done chan struct{} // closed when all are
 
 	mu struct {
 		sync.Mutex
@@ -27,20 +26,14 @@ type failure struct {
 	err error
 }
 
-// fill takes the caller's records. Keys and values are shared with it.
-func (s *slab) fill(recs []Record) {
-	if cap(s.recs) < len(recs) {
-		s.recs = make([]kgo.Record, len(recs)+len(recs)/4)
-	}
-	s.recs = s.recs[:len(recs)]
+// newSlab takes the caller's records. Keys and values are shared with it.
+func newSlab(recs []Record) *slab {
+	s := &slab{recs: make([]kgo.Record, len(recs)), done: make(chan struct{})}
 	n := 0
 	for i := range recs {
 		n += len(recs[i].Headers)
 	}
-	if cap(s.headers) < n {
-		s.headers = make([]kgo.RecordHeader, 0, n+n/4)
-	}
-	s.headers = s.headers[:0]
+	headers := make([]kgo.RecordHeader, 0, n)
 	now := time.Now()
 	for i := range recs {
 		r := &recs[i]
@@ -50,16 +43,15 @@ func (s *slab) fill(recs []Record) {
 			k.Timestamp = now
 		}
 		if len(r.Headers) > 0 {
-			from := len(s.headers)
+			from := len(headers)
 			for _, h := range r.Headers {
-				s.headers = append(s.headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+				headers = append(headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 			}
-			k.Headers = s.headers[from:len(s.headers):len(s.headers)]
+			k.Headers = headers[from:len(headers):len(headers)]
 		}
 	}
 	s.left.Store(int64(len(recs)))
-	s.done = make(chan struct{})
-	s.mu.failed = nil
+	return s
 }
 
 // promise takes what became of one record.
