@@ -25,6 +25,9 @@ type span struct {
 // larger: brokers and readers handle a batch as a whole.
 const batchTarget = 1 << 20
 
+// batchMin is how much memory a partition's batches begin with.
+const batchMin = 1 << 10
+
 // batchOverhead is what a record batch holds beside its records.
 const batchOverhead = 61
 
@@ -106,7 +109,7 @@ func (b *batches) grow(n int) {
 	if cap(b.buf)-len(b.buf) >= n {
 		return
 	}
-	grown := make([]byte, len(b.buf), max(2*cap(b.buf), len(b.buf)+n, 1<<10))
+	grown := make([]byte, len(b.buf), max(2*cap(b.buf), len(b.buf)+n, batchMin))
 	copy(grown, b.buf)
 	b.buf = grown
 }

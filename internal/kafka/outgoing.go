@@ -14,6 +14,7 @@ import (
 type outgoing struct {
 	targets []*target // those that are written to
 	order   []int32   // of each record: the place of its target
+	memory  memory
 }
 
 // build encodes the records of a transaction. A *RecordError names the first
@@ -68,6 +69,7 @@ var errNotReady = errors.New("the topic is not ready")
 
 // clear lets go of the last transaction.
 func (o *outgoing) clear() {
+	o.memory.keep(o.targets)
 	for _, t := range o.targets {
 		t.listed = false
 	}

@@ -45,6 +45,7 @@ type target struct {
 	listed   bool             // it is among those of the open transaction
 	ordinal  int32            // where
 	batches                   // of the open transaction
+	kept     kept             // of their memory
 	written  int              // how many of them are acknowledged
 	doubtful bool             // the next of them may have been appended, for all that was heard
 }
