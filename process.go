@@ -78,7 +78,7 @@ func (s *process) explain(err error, settings map[string]string) error {
 // wrong with it where none is.
 func (s *process) reach(c *cluster.Cluster, tls config.TLSFiles) error {
 	if len(c.Brokers) > 0 {
-		return s.loaded.LoadCluster(c, tls)
+		return s.loaded.LoadCluster(c, tls, "")
 	}
 	if tls.Wanted() || c.SASL != (cluster.SASL{}) {
 		return errors.New("TLS or SASL is set and no brokers are named: set --brokers")

@@ -47,8 +47,8 @@ func (s *workSettings) lettersTable() []config.Setting {
 func (s *workSettings) reachLetters() error {
 	switch {
 	case len(s.letters.Brokers) > 0:
-		if err := s.loaded.LoadCluster(&s.letters, s.lettersTLS); err != nil {
-			return fmt.Errorf("cluster of the dead letters, whose settings begin with %s: %w", lettersPrefix, err)
+		if err := s.loaded.LoadCluster(&s.letters, s.lettersTLS, lettersPrefix); err != nil {
+			return err
 		}
 		s.DeadLetters.Cluster = &s.letters
 	case s.lettersTLS.Wanted() || s.letters.SASL != (cluster.SASL{}):

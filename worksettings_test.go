@@ -68,15 +68,18 @@ func TestLettersCluster(t *testing.T) {
 		t.Errorf("with nothing said: %v, %v; want the cluster of the topic", s.DeadLetters.Cluster, err)
 	}
 	for args, want := range map[string]string{
-		"--dead-letters-tls":    "--dead-letters-brokers",
-		"--dead-letters-tls-ca": "begin with dead-letters-",
+		"--dead-letters-tls":       "TLS or SASL is set for dead letters on another cluster, and no brokers: set --dead-letters-brokers",
+		"--dead-letters-brokers=b": `--dead-letters-brokers "b": broker "b": want HOST:PORT`,
+		"--dead-letters-brokers=b:1 --dead-letters-tls-ca=/nowhere":            "--dead-letters-tls-ca: open /nowhere: no such file or directory",
+		"--dead-letters-brokers=b:1 --dead-letters-tls-cert=c":                 "--dead-letters-tls-cert goes together with dead-letters-tls-key, which is not set",
+		"--dead-letters-brokers=b:1 --dead-letters-tls-key=c":                  "--dead-letters-tls-key goes together with dead-letters-tls-cert, which is not set",
+		"--dead-letters-brokers=b:1 --dead-letters-sasl-username=u":            "a SASL user name or password is set, and no mechanism: set --dead-letters-sasl-mechanism",
+		"--dead-letters-brokers=b:1 --dead-letters-sasl-mechanism=plain":       "SASL PLAIN needs a user name: set --dead-letters-sasl-username\nSASL PLAIN needs a password: set PAWL_DEAD_LETTERS_SASL_PASSWORD or --dead-letters-sasl-password-file",
+		"--dead-letters-brokers=b:1 --sasl-username=u --dead-letters-tls-ca=/": "a SASL user name or password is set, and no mechanism: set --sasl-mechanism\n--dead-letters-tls-ca: read /: is a directory",
 	} {
-		all := []string{"--brokers=a:1", args}
-		if args == "--dead-letters-tls-ca" {
-			all = []string{"--brokers=a:1", "--dead-letters-brokers=b:1", args + "=/nowhere"}
-		}
-		if _, err := load(all, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want it to say %q", all, err, want)
+		all := append([]string{"--brokers=a:1"}, strings.Fields(args)...)
+		if _, err := load(all, nil); err == nil || err.Error() != want {
+			t.Errorf("%v:\ngot  %v\nwant %s", all, err, want)
 		}
 	}
 }

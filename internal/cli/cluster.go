@@ -59,7 +59,7 @@ func (c *clusterSettings) load(env []string) (cluster.Cluster, error) {
 	if len(c.cluster.Brokers) == 0 {
 		return cluster.Cluster{}, usagef(c.cmd, "no brokers are named: set --brokers, PAWL_BROKERS or a context (see pawl context)")
 	}
-	if err := loaded.LoadCluster(&c.cluster, c.tls); err != nil {
+	if err := loaded.LoadCluster(&c.cluster, c.tls, ""); err != nil {
 		return cluster.Cluster{}, usageError{err, c.cmd}
 	}
 	return c.cluster, nil

@@ -18,7 +18,7 @@ func ClusterSettings(c *cluster.Cluster, f *TLSFiles) []Setting {
 		{Name: "tls-cert", Value: Path(&f.Cert, "FILE"), Cluster: true, Help: "certificate of this client"},
 		{Name: "tls-key", Value: Path(&f.Key, "FILE"), Cluster: true, Help: "key of this client's certificate"},
 		{Name: "tls-server-name", Value: Text(&f.ServerName, "HOST"), Cluster: true, Unset: "the host of each broker's address", Help: "name that the brokers' certificates must have"},
-		{Name: "sasl-mechanism", Value: Choice(&s.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512, cluster.OAuthBearer), Cluster: true, Unset: "none", Help: "how to log in"},
+		{Name: "sasl-mechanism", Value: FoldedChoice(&s.Mechanism, cluster.Plain, cluster.ScramSHA256, cluster.ScramSHA512, cluster.OAuthBearer), Cluster: true, Unset: "none", Help: "how to log in"},
 		{Name: "sasl-username", Value: Text(&s.Username, "NAME"), Cluster: true, Help: "who logs in; for a token endpoint, the client's ID"},
 		{Name: "sasl-password", Value: SecretText(&s.Password), Cluster: true, Secret: true, Help: "password, or the client's secret; there is no flag for it"},
 		{Name: "sasl-token", Value: SecretText(&s.Token), Cluster: true, Secret: true, File: &s.TokenFile, Help: "token of OAUTHBEARER; there is no flag for it"},
@@ -43,15 +43,22 @@ var clusterFields = map[string]string{
 }
 
 // CheckCluster reports everything that is wrong with a cluster, by what has set
-// it.
-func (l *Loaded) CheckCluster(c cluster.Cluster) error { return l.Explain(c.Validate(), nil) }
+// it. prefix begins the names of its settings, where they are not those of the
+// program's own cluster.
+func (l *Loaded) CheckCluster(c cluster.Cluster, prefix string) error {
+	settings := make(map[string]string)
+	for field, setting := range clusterFields {
+		settings[field] = prefix + setting
+	}
+	return l.Explain(c.Validate(), settings)
+}
 
 // LoadCluster finishes what ClusterSettings has begun: it loads the files of
-// TLS, and checks what was set.
-func (l *Loaded) LoadCluster(c *cluster.Cluster, f TLSFiles) error {
-	tls, err := f.load(l)
+// TLS, and checks what was set. prefix is that of CheckCluster.
+func (l *Loaded) LoadCluster(c *cluster.Cluster, f TLSFiles, prefix string) error {
+	tls, err := f.load(l, prefix)
 	c.TLS = tls
-	return errors.Join(err, l.CheckCluster(*c))
+	return errors.Join(err, l.CheckCluster(*c, prefix))
 }
 
 // explainField names, in front of what is wrong with a field, what has set it,

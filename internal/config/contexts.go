@@ -131,6 +131,9 @@ func (c *Contexts) Fields(name string, settings []Setting) []Field {
 		if err != nil || slices.ContainsFunc(settings, func(s Setting) bool { return s.Secret && s.Name == e.key }) {
 			text = hidden
 		}
+		if i := slices.IndexFunc(settings, func(s Setting) bool { return s.Name == e.key }); i >= 0 {
+			text = canonical(settings[i].Value, text)
+		}
 		fields = append(fields, Field{e.key, redacted(text)})
 	}
 	return fields

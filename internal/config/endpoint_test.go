@@ -69,7 +69,7 @@ func TestClusterErrorsShowNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = l.LoadCluster(&c, f)
+	err = l.LoadCluster(&c, f, "")
 	if err == nil || !strings.Contains(err.Error(), `"https://id:xxxxx@idp/token"`) || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("got %v, want it to name the URL, and not its secret", err)
 	}

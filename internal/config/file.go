@@ -64,8 +64,12 @@ type place struct {
 	source string // what stands before the file's name in a source
 }
 
-// at names an entry, as an error does.
+// at names an entry, as an error does: one that is in no file yet by the flag
+// that it comes from.
 func (p place) at(e entry) string {
+	if e.line == 0 {
+		return "--" + e.key
+	}
 	s := fmt.Sprintf("%s:%d: ", p.file, e.line)
 	if p.within != "" {
 		s += "context " + p.within + ": "

@@ -27,7 +27,7 @@ func (l *loader) loaded() *Loaded {
 		}
 		all.settings = append(all.settings, s)
 		if l.k.Exists(s.Name) {
-			all.text[s.Name] = l.k.String(s.Name)
+			all.text[s.Name] = canonical(s.Value, l.k.String(s.Name))
 		}
 	}
 	return all

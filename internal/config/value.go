@@ -96,6 +96,41 @@ func Choice[T ~string](p *T, choices ...T) Value {
 	})
 }
 
+// folded is a choice that may be written in any case, and is shown in one.
+type folded struct {
+	value
+	names []string
+}
+
+// FoldedChoice is a value that is one of several texts, in any case.
+func FoldedChoice[T ~string](p *T, choices ...T) Value {
+	f := folded{names: make([]string, len(choices))}
+	for i, c := range choices {
+		f.names[i] = string(c)
+	}
+	exact := Choice(p, choices...)
+	f.value = value{exact.Form(), func(s string) error { return exact.Set(f.canonical(s)) }}
+	return f
+}
+
+// canonical is the choice that a text means.
+func (f folded) canonical(text string) string {
+	for _, name := range f.names {
+		if strings.EqualFold(name, text) {
+			return name
+		}
+	}
+	return text
+}
+
+// canonical is a value's text as it is shown.
+func canonical(v Value, text string) string {
+	if f, ok := v.(folded); ok {
+		return f.canonical(text)
+	}
+	return text
+}
+
 func oneOf(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

@@ -2,10 +2,13 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/pawlstream/pawl/cluster"
 )
 
 func TestBytes(t *testing.T) {
@@ -23,6 +26,29 @@ func TestBytes(t *testing.T) {
 		if err := Bytes(&got).Set(text); err == nil || got != 42 {
 			t.Errorf("Bytes %q: %d, %v, want an error and the value left alone", text, got, err)
 		}
+	}
+}
+
+// A mechanism is taken in any case, and kept and shown in that of its standard.
+func TestMechanismInAnyCase(t *testing.T) {
+	for _, text := range []string{"scram-sha-256", "Scram-SHA-256", "SCRAM-SHA-256"} {
+		var c cluster.Cluster
+		l, err := Read(ClusterSettings(&c, new(TLSFiles)), Input{Args: []string{"--print-config", "--sasl-mechanism=" + text}})
+		if err != nil || c.SASL.Mechanism != cluster.ScramSHA256 {
+			t.Errorf("%s is read as %q, %v", text, c.SASL.Mechanism, err)
+			continue
+		}
+		for _, format := range []string{"yaml", "json"} {
+			var b strings.Builder
+			if err := l.Print(&b, format); err != nil || !strings.Contains(b.String(), cluster.ScramSHA256) {
+				t.Errorf("%s is shown as %s, %v", text, b.String(), err)
+			}
+		}
+	}
+	var c cluster.Cluster
+	_, err := Read(ClusterSettings(&c, new(TLSFiles)), Input{Args: []string{"--sasl-mechanism=scram"}})
+	if want := `--sasl-mechanism "scram": want PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
