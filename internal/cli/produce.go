@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
@@ -165,10 +166,12 @@ func (p *produceFlags) check(cmd *cobra.Command, args []string, now time.Time) e
 	return nil
 }
 
-// Bounds of what is written at once, and of one line.
+// Bounds of what is written at once, of what is read ahead of that, and of one
+// line.
 const (
 	produceCount = 1000
 	produceBytes = 1 << 20
+	aheadBytes   = 8 << 20
 	inputMax     = 192 << 20 // more than any topic takes, in base64
 )
 
@@ -177,6 +180,48 @@ type produced struct {
 	record kafka.Record
 	line   int
 	err    error
+	size   int64 // of the room that it takes
+}
+
+// ahead reads the input while what was read before is written. It holds no more
+// messages than are written at once, and, but for one that is larger, no more
+// bytes than aheadBytes, with those that are being written.
+type ahead struct {
+	inputs chan produced
+	room   *semaphore.Weighted
+	stop   context.CancelFunc
+}
+
+// readAhead begins to read. Nobody waits for its goroutine when a read of
+// standard input goes on for ever: it ends with the process, with the input, or
+// after stop.
+func (p *produceFlags) readAhead(ctx context.Context, from io.Reader) *ahead {
+	ctx, stop := context.WithCancel(ctx)
+	a := &ahead{make(chan produced, produceCount), semaphore.NewWeighted(aheadBytes), stop}
+	go func() {
+		defer close(a.inputs)
+		p.read(from, func(in produced) bool {
+			in.size = min(aheadBytes, sizeOfRecord(in.record))
+			if a.room.Acquire(ctx, in.size) != nil {
+				return false
+			}
+			select {
+			case a.inputs <- in:
+				return in.err == nil
+			case <-ctx.Done():
+				return false
+			}
+		})
+	}()
+	return a
+}
+
+func sizeOfRecord(r kafka.Record) int64 {
+	size := len(r.Topic) + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		size += len(h.Key) + len(h.Value)
+	}
+	return int64(size)
 }
 
 // produce writes all of the input. It reads on while a batch is written, and
@@ -188,24 +233,10 @@ func (p *produceFlags) produce(ctx context.Context, cmd *cobra.Command, c asked)
 		return err
 	}
 	defer producer.Close()
-	inputs := make(chan produced, produceCount)
-	stop := make(chan struct{})
-	defer close(stop)
-	// Nobody waits for this goroutine when a read of standard input goes on for
-	// ever: it ends with the process, or with the input.
-	go func() {
-		defer close(inputs)
-		p.read(cmd.InOrStdin(), func(in produced) bool {
-			select {
-			case inputs <- in:
-				return in.err == nil
-			case <-stop:
-				return false
-			}
-		})
-	}()
+	from := p.readAhead(ctx, cmd.InOrStdin())
+	defer from.stop()
 	written := 0
-	err = p.write(ctx, producer, inputs, &written)
+	err = p.write(ctx, producer, from, &written)
 	said := fmt.Sprintf("%s written", count(int64(written), "message"))
 	if p.topic != "" {
 		said += " to " + printable(p.topic)
@@ -216,19 +247,19 @@ func (p *produceFlags) produce(ctx context.Context, cmd *cobra.Command, c asked)
 	return err
 }
 
-func (p *produceFlags) write(ctx context.Context, producer *kafka.Producer, inputs <-chan produced, written *int) error {
+func (p *produceFlags) write(ctx context.Context, producer *kafka.Producer, from *ahead, written *int) error {
 	var recs []kafka.Record
 	var lines []int
 	for {
 		var in produced
 		var ok bool
 		select {
-		case in, ok = <-inputs:
+		case in, ok = <-from.inputs:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		recs, lines = recs[:0], lines[:0]
-		size := 0
+		size := int64(0)
 		var bad error
 		for ok {
 			if in.err != nil {
@@ -236,12 +267,12 @@ func (p *produceFlags) write(ctx context.Context, producer *kafka.Producer, inpu
 				break
 			}
 			recs, lines = append(recs, in.record), append(lines, in.line)
-			if size += len(in.record.Key) + len(in.record.Value); len(recs) == produceCount || size >= produceBytes {
+			if size += in.size; len(recs) == produceCount || size >= produceBytes {
 				break
 			}
 			var more bool
 			select {
-			case in, more = <-inputs:
+			case in, more = <-from.inputs:
 			default:
 				more = false
 			}
@@ -259,6 +290,8 @@ func (p *produceFlags) write(ctx context.Context, producer *kafka.Producer, inpu
 			return err
 		}
 		*written += len(recs)
+		clear(recs) // what they hold is not to outlive their room
+		from.room.Release(size)
 		if bad != nil || !ok {
 			return bad
 		}

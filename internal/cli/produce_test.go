@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // Lines, a whole, one value, a tombstone: each arrives as what it is.
@@ -48,6 +49,55 @@ func TestProduceRoutesAsOthersDo(t *testing.T) {
 		o.run("", "produce", name, "--key", "wu", "--value", "v")
 		if got := o.read(name); len(got[0]) != 1 {
 			t.Errorf("key wu of 10 partitions went to %v, want 0", got)
+		}
+	})
+}
+
+// lineSource is a standard input of long lines that never ends.
+type lineSource struct{ read int }
+
+func (s *lineSource) Read(p []byte) (int, error) {
+	for i := range p {
+		if p[i] = 'x'; (s.read+i)%sourceLine == sourceLine-1 {
+			p[i] = '\n'
+		}
+	}
+	s.read += len(p)
+	return len(p), nil
+}
+
+const sourceLine = 3 << 20
+
+// What is read ahead of what is written is bounded in bytes, however long the
+// lines are; and all of it comes, in order.
+func TestProduceReadsAheadInBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := new(lineSource)
+		p := &produceFlags{topic: "t", input: inputLines}
+		from := p.readAhead(t.Context(), source)
+		defer from.stop()
+		const most = aheadBytes + 2*sourceLine // one line waits for room, and one is begun
+		taken := 0
+		for range 10 {
+			synctest.Wait()
+			if got := source.read - taken; got > most {
+				t.Fatalf("%d bytes are read ahead, want at most %d", got, most)
+			}
+			in := <-from.inputs
+			if taken += len(in.record.Value) + 1; in.line*sourceLine != taken {
+				t.Fatalf("line %d ends at %d, want %d", in.line, taken, in.line*sourceLine)
+			}
+			from.room.Release(in.size)
+		}
+	})
+	// A line that is larger than the room is not waited for.
+	synctest.Test(t, func(t *testing.T) {
+		p := &produceFlags{topic: "t", input: inputWhole}
+		from := p.readAhead(t.Context(), strings.NewReader(strings.Repeat("x", 2*aheadBytes)))
+		defer from.stop()
+		synctest.Wait()
+		if in := <-from.inputs; len(in.record.Value) != 2*aheadBytes || in.err != nil {
+			t.Errorf("got %d bytes, %v", len(in.record.Value), in.err)
 		}
 	})
 }
