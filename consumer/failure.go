@@ -118,8 +118,11 @@ func (r *incarnation) condemn(e topic.Envelope, err error) {
 }
 
 // execute does what was decided about the message e, the next one, which is
-// condemned.
+// condemned, once what InitShard has written is committed.
 func (r *incarnation) execute(ctx context.Context, e topic.Envelope) error {
+	if r.openAside() {
+		return nil
+	}
 	err := r.condemned.err
 	failed := newMessageError(r.s.id, e, err)
 	r.condemned = nil
@@ -177,7 +180,7 @@ func (r *incarnation) commitLetter(ctx context.Context, letters []kafka.Record) 
 			return err
 		}
 		r.log.Warn("a dead letter is too large: it is written with less", "error", err)
-		// Nothing but the letter was in the transaction.
+		// Nothing but the letter was in the transaction, and direct writes, which stay.
 		r.db.Abort()
 		r.handle.reset()
 	}

@@ -347,8 +347,8 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 				return err
 			}
 		}
-		if r.timers.sweeping {
-			return fmt.Errorf("commit what a sweep of shard %s has changed: %w", r.s.id, err)
+		if r.timers.aside {
+			return fmt.Errorf("commit what InitShard or a sweep of shard %s has written: %w", r.s.id, err)
 		}
 		if f := r.timers.skip; fired > 0 && f != nil {
 			return errors.Join(err, &TimerError{Shard: r.s.id, Key: f.timer.Key, At: f.timer.At, Err: f.err})
@@ -368,7 +368,7 @@ func (r *incarnation) chores(ctx context.Context) error {
 	r.s.observe(r)
 	r.s.measured(r.db.Size())
 	if idle := r.pace.consumed == 0 && r.pace.fired == 0 && !r.pace.working && r.backlog.queued == 0; idle && time.Since(r.lastCommit) >= cfg.FlushInterval {
-		if r.backlog.moved() {
+		if r.backlog.moved() && !r.openAside() {
 			// The input ends with markers or aborted messages, which no
 			// message will carry the offsets past.
 			if err := r.commit(ctx); err != nil {

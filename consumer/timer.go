@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +22,7 @@ type timers struct {
 	hold      time.Time    // none is fired before: the back-off
 	skip      *failedTimer // it is not to be fired, but to go
 	lastTimer store.Timer  // that was fired
-	sweeping  bool         // the open transaction is that of a sweep
+	aside     bool         // the open transaction is what a sweep or InitShard has written: see openAside
 	swept     time.Time    // when keys are looked at again
 }
 
@@ -91,12 +90,12 @@ func (r *incarnation) look() error {
 
 // fire fires the timers that are due, in order of their times, until one fails.
 func (w *worker) fire(c call, r *result) error {
+	if c.skip != nil {
+		return w.skip(*c.skip, r)
+	}
 	due, err := w.owner.DueTimers(time.Now(), c.max)
 	if err != nil {
 		return err
-	}
-	if c.skip != nil {
-		return w.skip(due, *c.skip, r)
 	}
 	t := w.consumer.(TimerConsumer)
 	for i, timer := range due {
@@ -124,20 +123,14 @@ func (w *worker) fire(c call, r *result) error {
 	return nil
 }
 
-// skip takes a timer that is not to be fired, if it is still among those that are
-// due: a message may have moved or cancelled it since.
-func (w *worker) skip(due []store.Timer, unwanted store.Timer, r *result) error {
-	for _, timer := range due {
-		if !bytes.Equal(timer.Key, unwanted.Key) || !timer.At.Equal(unwanted.At) {
-			continue
-		}
-		ok, err := w.owner.TakeTimer(timer)
-		if err != nil || !ok {
-			return err
-		}
-		r.timer, r.n, r.skipped = timer, 1, true
-		return nil
+// skip takes a timer that is not to be fired, if it is still there: a message may
+// have moved or cancelled it since.
+func (w *worker) skip(unwanted store.Timer, r *result) error {
+	ok, err := w.owner.TakeTimer(unwanted)
+	if err != nil || !ok {
+		return err
 	}
+	r.timer, r.n, r.skipped = unwanted, 1, true
 	return nil
 }
 
@@ -207,7 +200,7 @@ func (r *incarnation) failTimer(ctx context.Context, t store.Timer, n int, err e
 // if it does and the policy wants one.
 func (r *incarnation) skipped() []kafka.Record {
 	f := r.timers.skip
-	if f == nil || r.pace.fired == 0 || r.timers.sweeping || r.policy(f.err) != DeadLetter {
+	if f == nil || r.pace.fired == 0 || r.timers.aside || r.policy(f.err) != DeadLetter {
 		return nil
 	}
 	header := func(name, value string) topic.Header { return topic.Header{Key: name, Value: []byte(value)} }
@@ -225,8 +218,8 @@ func (r *incarnation) skipped() []kafka.Record {
 // timersCommitted notes that the open transaction, of timers, has committed.
 func (r *incarnation) timersCommitted(n int) {
 	t := &r.timers
-	if t.sweeping {
-		t.sweeping = false
+	if t.aside {
+		t.aside = false
 		return
 	}
 	if f := t.skip; f != nil {
@@ -254,17 +247,31 @@ func (r *incarnation) swept(res result) error {
 	if res.round {
 		r.timers.swept = time.Now().Add(sweepInterval)
 	}
-	if r.handle.tx.Size() > r.db.DirectBytes() {
-		r.pace.fired++
-		r.timers.sweeping = true
-	}
+	r.openAside()
 	return nil
 }
 
-// settle commits direct writes, with nothing else. Where the broker refuses
-// them nothing can be blamed but them: the shard starts again without them, and
-// whoever waits for them is told.
+// openAside makes a transaction of what was written while none was open, by a
+// sweep or by InitShard: it is flushed and committed next, before anything else
+// is. It returns false if nothing was written. What is committed without a call of
+// Flush asks here first.
+func (r *incarnation) openAside() bool {
+	if !r.db.Changed() {
+		return false
+	}
+	r.pace.fired++
+	r.timers.aside = true
+	return true
+}
+
+// settle commits direct writes, with nothing else, unless InitShard has written
+// something, with which they go then. Where the broker refuses them nothing can be
+// blamed but them: the shard starts again without them, and whoever waits for them
+// is told.
 func (r *incarnation) settle(ctx context.Context) error {
+	if r.openAside() {
+		return nil
+	}
 	err := r.commit(ctx)
 	if err == nil {
 		return nil

@@ -9,6 +9,7 @@ import (
 // tableState is one table's part of a transaction, of whatever types.
 type tableState interface {
 	keyPrefix() []byte
+	changed() bool                   // by the transaction
 	catchUp()                        // with direct writes
 	seal([]Change) ([]Change, error) // the changes, encoded, in key order
 	committed()                      // what was dirty is now clean
@@ -142,6 +143,8 @@ func (t *Table[K, V]) newState(tx *Transaction) (*table[K, V], error) {
 }
 
 func (s *table[K, V]) keyPrefix() []byte { return s.t.prefix }
+
+func (s *table[K, V]) changed() bool { return s.records.n > 0 }
 
 func (s *table[K, V]) size() int { return int(s.entries.made) }
 

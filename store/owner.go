@@ -70,6 +70,10 @@ func (o *Owner) Meta() []byte { return o.meta }
 // removed what was in it.
 func (o *Owner) Discarded() bool { return o.discarded }
 
+// Changed reports whether the open transaction has something to commit, direct
+// writes apart. It is for whoever uses the transaction at the moment.
+func (o *Owner) Changed() bool { return o.tx.changed() }
+
 // Seal ends the writing of a transaction and returns what it changed, and what
 // was written directly and waits for a commit: one Change per key, in the order
 // of stored keys. They are valid, and writes

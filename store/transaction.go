@@ -271,6 +271,10 @@ func rawBounds(o *ReadOptions) (lower, upper []byte, _ *ReadOptions) {
 // transaction that has one can't be committed.
 func (t *Transaction) Err() error { return t.err }
 
+func (t *Transaction) changed() bool {
+	return len(t.raw.keys) > 0 || len(t.timers.keys) > 0 || slices.ContainsFunc(t.used, tableState.changed)
+}
+
 func (t *Transaction) fail(err error) {
 	if t.err == nil {
 		t.err = err
