@@ -98,7 +98,7 @@ func (w *Worker) finish(p *partition, cause error) {
 	}
 	p.fence(cause)
 	w.abandon(p)
-	<-p.done
+	w.awaitEnd(p.done)
 }
 
 // release lets go of a partition that was drained.

@@ -364,22 +364,24 @@ func (w *Worker) stop(drains *sync.WaitGroup) {
 		w.abandon(p)
 	}
 	w.pool.close()
-	w.awaitEnd(ctx)
-}
-
-// awaitEnd waits for the goroutines of all partitions, also of those that were
-// lost. They have nothing to wait for any more; should one of them not end, that
-// is said, and a stop returns all the same.
-func (w *Worker) awaitEnd(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
-		w.running.Wait()
+		w.running.Wait() // also for partitions that were lost
 		close(ended)
 	}()
+	w.awaitEnd(ended)
+}
+
+// awaitEnd waits for goroutines of partitions that are fenced. They have nothing
+// to wait for any more; should one not end all the same, that is said, and
+// whoever waits goes on.
+func (w *Worker) awaitEnd(ended <-chan struct{}) {
+	timer := time.NewTimer(farewell)
+	defer timer.Stop()
 	select {
 	case <-ended:
-	case <-ctx.Done():
-		w.log.Error("partitions did not end in time, and are left to themselves")
+	case <-timer.C:
+		w.log.Error("a partition did not end in time, and is left to itself")
 	}
 }
 
