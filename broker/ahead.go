@@ -11,16 +11,16 @@ import (
 // Reading takes as long as decoding, so a client that is behind gets on twice
 // as fast. One goroutine at a time uses it, the connection's writer.
 type ahead struct {
-	committed bool
-	parts     map[*partition]*readAhead
+	parts map[*partition]*readAhead
 }
 
 // readAhead is what was read of a partition.
 type readAhead struct {
-	offset  int64 // from which on
-	last    int64
-	records blocks
-	aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction
+	committed bool  // for whom it was read
+	offset    int64 // from which on
+	last      int64
+	records   blocks
+	aborted   []kmsg.FetchResponseTopicPartitionAbortedTransaction
 }
 
 // aheadMin is how much the last answer held of a partition of which more is
@@ -29,12 +29,14 @@ const aheadMin = 64 << 10
 
 // readAhead reads what follows on what was answered.
 func (b *Broker) readAhead(ctx context.Context, c *connection, all []reading, committed bool) {
-	c.ahead.committed = committed
 	for _, r := range all {
 		if r.p == nil || r.resp.ErrorCode != 0 || r.read < aheadMin || r.last+1 >= r.end || b.isRecent(r.p, r.last+1) {
 			continue
 		}
-		next := &readAhead{offset: r.last + 1, records: blocks{from: b.ahead}}
+		if c.ahead.parts[r.p] != nil {
+			continue // it was asked for twice
+		}
+		next := &readAhead{committed: committed, offset: r.last + 1, records: blocks{from: b.ahead}}
 		q := reading{resp: &kmsg.FetchResponseTopicPartition{}, records: &next.records, p: r.p, offset: next.offset, max: r.max, end: r.end, aborts: r.aborts}
 		if err := b.readPartition(ctx, &q, q.max, false); err != nil || q.resp.ErrorCode != 0 || next.records.size == 0 {
 			// It is read again when it is asked for, and what is wrong is said then.
@@ -52,7 +54,7 @@ func (b *Broker) readAhead(ctx context.Context, c *connection, all []reading, co
 // take fills in what is asked for, if it was read ahead and fits.
 func (a *ahead) take(r *reading, room int64, committed bool) bool {
 	next := a.parts[r.p]
-	if next == nil || next.offset != r.offset || a.committed != committed || next.records.size > room {
+	if next == nil || next.offset != r.offset || next.committed != committed || next.records.size > room {
 		return false
 	}
 	delete(a.parts, r.p)

@@ -120,8 +120,9 @@ func (b *Broker) fetchWithin(ctx context.Context, c *connection, req *kmsg.Fetch
 				return f, all, nil
 			}
 			f.release() // it is read again when there is more
-			for _, r := range all {
-				r.resp.AbortedTransactions = nil
+			for i := range all {
+				all[i].resp.AbortedTransactions = nil
+				f.records[i].from = b.answers // who comes back may have taken what was read ahead
 			}
 		} else if failed {
 			return f, nil, nil
