@@ -199,17 +199,28 @@ func (b *Broker) readAll(ctx context.Context, c *connection, all []reading, limi
 
 // readPartition reads batches from an offset on, and the aborted transactions
 // that have records in them.
-func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, first bool) error {
-	if ok, err := b.readRecent(ctx, r, limit, first); ok || err != nil {
+func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, first bool) (err error) {
+	var gone *pebble.Iterator
+	if r.aborts {
+		// What is known of aborted transactions goes when their records go. It is
+		// read as it was before the records are: whatever is deleted or compacted
+		// meanwhile, none of those is without.
+		if gone, err = b.db.NewIter(&pebble.IterOptions{
+			LowerBound: offsetKey(prefixAborted, r.p.id, r.offset),
+			UpperBound: after(partitionKey(prefixAborted, r.p.id)),
+		}); err != nil {
+			return fmt.Errorf("read aborted transactions of %s: %w", r.p, err)
+		}
+		defer func() { err = errors.Join(err, gone.Close()) }()
+	}
+	recent, err := b.readRecent(ctx, r, limit, first)
+	if err == nil && !recent {
+		err = b.readBatches(ctx, r, limit, first)
+	}
+	if err != nil || gone == nil || r.records.size == 0 {
 		return err
 	}
-	if err := b.readBatches(ctx, r, limit, first); err != nil {
-		return err
-	}
-	if r.aborts && r.records.size > 0 {
-		return b.readAborted(r)
-	}
-	return nil
+	return b.readAborted(r, gone)
 }
 
 func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first bool) (err error) {
@@ -278,15 +289,7 @@ func (b *Broker) readFailed(r *reading, err error) {
 
 // readAborted appends the aborted transactions that have records between an
 // offset and the last one that was read.
-func (b *Broker) readAborted(r *reading) (err error) {
-	it, err := b.db.NewIter(&pebble.IterOptions{
-		LowerBound: offsetKey(prefixAborted, r.p.id, r.offset),
-		UpperBound: after(partitionKey(prefixAborted, r.p.id)),
-	})
-	if err != nil {
-		return fmt.Errorf("read aborted transactions of %s: %w", r.p, err)
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
+func (b *Broker) readAborted(r *reading, it *pebble.Iterator) error {
 	for ok := it.First(); ok; ok = it.Next() {
 		val, err := it.ValueAndErr()
 		if err == nil {

@@ -11,7 +11,6 @@ import (
 // who reads along is answered from here, and not from the storage.
 type recent struct {
 	batches []recentBatch
-	drops   int // how often they were forgotten
 }
 
 // recentBatch is one of them. Its bytes don't change; without any it was
@@ -49,14 +48,24 @@ func (r *recents) addLocked(p *partition, bt batch) {
 	}
 }
 
-// dropLocked forgets what it has of a partition: something else takes its place.
+// dropLocked forgets what it has of a partition: something else takes its place,
+// or nothing.
 func (r *recents) dropLocked(p *partition) {
 	for i := range p.recent.batches {
 		e := &p.recent.batches[i]
 		r.bytes -= int64(len(e.raw))
 		e.raw = nil
 	}
-	p.recent.drops++
+}
+
+// recentFromLocked returns the recent batches from the one that holds an offset
+// on. What is deleted is not recent, though it is still there: what is known of
+// its aborted transactions may be gone.
+func (p *partition) recentFromLocked(offset, end int64) []recentBatch {
+	if offset < p.start {
+		return nil
+	}
+	return p.recent.fromLocked(offset, end)
 }
 
 // fromLocked returns the batches from the one that holds an offset on, or nil
@@ -73,49 +82,30 @@ func (r *recent) fromLocked(offset, end int64) []recentBatch {
 	return r.batches[at:upTo]
 }
 
-// readRecent reads a partition as readPartition does, if what is asked for is
+// readRecent reads a partition as readBatches does, if what is asked for is
 // recent.
 func (b *Broker) readRecent(ctx context.Context, r *reading, limit int64, first bool) (ok bool, err error) {
 	var found []recentBatch
 	b.mu.Lock()
 	size := int64(0)
-	for _, e := range r.p.recent.fromLocked(r.offset, r.end) {
+	for _, e := range r.p.recentFromLocked(r.offset, r.end) {
 		if size += int64(len(e.raw)); size > limit && len(found) > 0 {
 			break
 		}
 		found = append(found, e)
 	}
-	drops := r.p.recent.drops
 	b.mu.Unlock()
-	if len(found) == 0 {
-		return false, nil
-	}
 	for _, e := range found {
 		if more, err := r.add(ctx, e.raw, e.last, limit, first, true); err != nil || !more {
 			return true, err
 		}
 	}
-	if !r.aborts || r.records.size == 0 {
-		return true, nil
-	}
-	if err := b.readAborted(r); err != nil {
-		return true, err
-	}
-	// What is known of aborted transactions goes when their records are gone
-	// from the storage: it must not have gone from under those that are here.
-	b.mu.Lock()
-	ok = drops == r.p.recent.drops
-	b.mu.Unlock()
-	if !ok {
-		r.records.release()
-		r.resp.AbortedTransactions = nil
-	}
-	return ok, nil
+	return len(found) > 0, nil
 }
 
 // isRecent says whether a read at an offset is answered from what is recent.
 func (b *Broker) isRecent(p *partition, offset int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(p.recent.fromLocked(offset, p.visible.high)) > 0
+	return len(p.recentFromLocked(offset, p.visible.high)) > 0
 }

@@ -117,6 +117,7 @@ func (b *Broker) deleteTopicLocked(t *topic, o *op) {
 			o.removePrefix(partitionKey(prefix, p.id))
 		}
 		delete(b.mu.partitions, p.id)
+		b.mu.recents.dropLocked(p)
 		p.wakeLocked()
 	}
 	o.remove(topicKey(t.id))
