@@ -31,8 +31,11 @@ type recents struct {
 	queue []*partition // of each batch, in the order in which they came
 }
 
-// addLocked adds a batch that is staged.
+// addLocked adds a batch that is on disk, and whose bytes are the recents' alone.
 func (r *recents) addLocked(p *partition, bt batch) {
+	if p.topic.deleted {
+		return
+	}
 	if n := len(p.recent.batches); n > 0 {
 		invariants.Check(p.recent.batches[n-1].last+1 == bt.base(), "%s: batch at %d comes after %d", p, bt.base(), p.recent.batches[n-1].last)
 	}

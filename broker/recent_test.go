@@ -92,3 +92,37 @@ func TestReadingAhead(t *testing.T) {
 		t.Errorf("%d bytes of answers are taken with nobody connected", got)
 	}
 }
+
+// What was kept of a request with many batches held on to all of it.
+func TestRecentBatchesByThemselves(t *testing.T) {
+	k := start(t, quiet())
+	k.create("t", 1)
+	body := make([]byte, 0, 1<<20)
+	raw := append(body, rawBatch(0, 0, -1, false, "v")...)
+	if n := len(raw); n > 1000 {
+		t.Fatalf("the batch has %d bytes", n)
+	}
+	bt, err := readBatch(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.mu.Lock()
+	p := k.mu.topics["t"].partitions[0]
+	var o op
+	p.appendLocked(bt, now(), &o)
+	p.stageLocked(&o)
+	round := k.stageLocked(&o)
+	k.mu.Unlock()
+	if err := k.durable(round); err != nil {
+		t.Fatal(err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	got := p.recentFromLocked(0, 1)
+	if len(got) != 1 || string(got[0].raw) != string(raw) {
+		t.Fatalf("%d batches are recent, want the one that was written", len(got))
+	}
+	if &got[0].raw[0] == &raw[0] {
+		t.Error("the batch lies in the request that it came in")
+	}
+}

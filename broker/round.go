@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -27,8 +28,7 @@ type op struct {
 	changes []change
 	bytes   int
 	applied []func() // each runs once with the lock held, when the op is on disk
-
-	added []addition
+	added   []addition
 }
 
 // addition is a batch that an op appends to a partition.
@@ -102,10 +102,6 @@ func (b *Broker) stageLocked(o *op) *round {
 	r.ops = append(r.ops, o)
 	r.bytes += o.bytes
 	b.mu.lastRound = r
-	for _, a := range o.added {
-		b.mu.recents.addLocked(a.p, a.batch)
-	}
-	o.added = nil
 	for _, c := range o.changes {
 		switch c.key[0] {
 		case prefixTopic:
@@ -220,6 +216,7 @@ func (w *writer) sync() {
 	defer close(w.ended)
 	for r := range w.inflight {
 		invariants.Crash("broker-sync")
+		added := r.keep()
 		if !w.b.config.Unsynced {
 			if err := r.batch.SyncWait(); err != nil {
 				w.b.fail(fmt.Errorf("%w: sync: %w", ErrFatal, err))
@@ -238,6 +235,9 @@ func (w *writer) sync() {
 		r.batch = nil
 		invariants.Crash("broker-synced")
 		w.b.mu.Lock()
+		for _, a := range added {
+			w.b.mu.recents.addLocked(a.p, a.batch)
+		}
 		for _, o := range r.ops {
 			for _, fn := range o.applied {
 				fn()
@@ -253,4 +253,16 @@ func (w *writer) sync() {
 		invariants.Crash("broker-applied") // and nobody is told yet
 		close(r.done)
 	}
+}
+
+// keep returns the round's batches to be kept: with bytes of their own, since
+// those that came hold on to all of the request that they came in.
+func (r *round) keep() (added []addition) {
+	for _, o := range r.ops {
+		for _, a := range o.added {
+			a.batch.raw = bytes.Clone(a.batch.raw)
+			added = append(added, a)
+		}
+	}
+	return added
 }
