@@ -3,7 +3,6 @@ package admin
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -160,16 +159,4 @@ func schemaOf(t reflect.Type, schemas object) object {
 		return ref
 	}
 	return object{"type": "integer"}
-}
-
-// patterns returns the routes of the document, as "METHOD /path", in order.
-func patterns(doc object) []string {
-	var all []string
-	for p, item := range doc["paths"].(object) {
-		for _, method := range slices.Collect(maps.Keys(item.(object))) {
-			all = append(all, strings.ToUpper(method)+" "+p)
-		}
-	}
-	slices.Sort(all)
-	return all
 }

@@ -214,6 +214,18 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
+// patterns returns the routes of the document, as "METHOD /path", in order.
+func patterns(doc object) []string {
+	var all []string
+	for p, item := range doc["paths"].(object) {
+		for _, method := range slices.Collect(maps.Keys(item.(object))) {
+			all = append(all, strings.ToUpper(method)+" "+p)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // With a token the document says so, and hides it.
 func TestDocumentWithToken(t *testing.T) {
 	s := whole()

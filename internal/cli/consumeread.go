@@ -100,20 +100,20 @@ func (f *consumeFlags) consumeParts(ctx context.Context, c asked, parts []topic.
 	if err != nil {
 		return err
 	}
-	bounds, err := f.bounds(ctx, c, parts)
+	starts, ends, err := c.bounds(ctx, f.stable(), parts...)
 	if err != nil {
 		return err
 	}
 	if f.start.kind == placeOffset {
-		if b := bounds[parts[0]]; f.start.at < b[0] || f.start.at > b[1] {
-			return fmt.Errorf("--from %d: %s holds offsets %d to %d", f.start.at, parts[0], b[0], b[1])
+		if low, high := starts[parts[0]], ends[parts[0]]; f.start.at < low || f.start.at > high {
+			return fmt.Errorf("--from %d: %s holds offsets %d to %d", f.start.at, parts[0], low, high)
 		}
 	}
 	spans := make([]kafka.Span, len(parts))
 	for i, part := range parts {
 		if end.at != kafka.NoEnd {
 			// What is not there yet is not waited for, unless there is no end.
-			to[part] = min(to[part], bounds[part][1])
+			to[part] = min(to[part], ends[part])
 		}
 		spans[i] = kafka.Span{Partition: part, From: from[part], To: to[part]}
 	}
@@ -131,30 +131,13 @@ func (f *consumeFlags) consumeParts(ctx context.Context, c asked, parts []topic.
 	if to, err = f.offsets(ctx, c, f.end, parts); err != nil {
 		return err
 	}
-	if bounds, err = f.bounds(ctx, c, parts); err != nil {
+	if _, ends, err = c.bounds(ctx, f.stable(), parts...); err != nil {
 		return err
 	}
 	for i, part := range parts {
-		spans[i].To = min(to[part], bounds[part][1])
+		spans[i].To = min(to[part], ends[part])
 	}
 	return f.scan(ctx, c, spans, p)
-}
-
-// bounds returns the first offset of each partition, and where a reader ends.
-func (f *consumeFlags) bounds(ctx context.Context, c asked, parts []topic.Partition) (map[topic.Partition][2]int64, error) {
-	starts, err := c.Offsets(ctx, kafka.Earliest, parts...)
-	if err != nil {
-		return nil, err
-	}
-	ends, err := c.Offsets(ctx, f.stable(), parts...)
-	if err != nil {
-		return nil, err
-	}
-	bounds := make(map[topic.Partition][2]int64)
-	for _, p := range parts {
-		bounds[p] = [2]int64{starts[p], ends[p]}
-	}
-	return bounds, nil
 }
 
 // scan prints spans, and moves their beginnings past what is printed.

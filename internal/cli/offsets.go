@@ -180,7 +180,7 @@ func (s *offsetsShown) compare(ctx context.Context, c asked, ids map[string]topi
 			parts = append(parts, topic.Partition{Topic: r.Topic, Number: r.Partition})
 		}
 	}
-	starts, ends, err := c.bounds(ctx, parts...)
+	starts, ends, err := c.bounds(ctx, kafka.StableEnd, parts...)
 	if err != nil {
 		return err
 	}

@@ -41,12 +41,13 @@ type asked struct {
 	config kafka.Config
 }
 
-// bounds returns where the partitions begin, and where what is committed ends.
-func (c asked) bounds(ctx context.Context, parts ...topic.Partition) (starts, ends map[topic.Partition]int64, err error) {
+// bounds returns where the partitions begin, and where they end for who reads up
+// to end.
+func (c asked) bounds(ctx context.Context, end kafka.At, parts ...topic.Partition) (starts, ends map[topic.Partition]int64, err error) {
 	if starts, err = c.Offsets(ctx, kafka.Earliest, parts...); err != nil {
 		return nil, nil, err
 	}
-	if ends, err = c.Offsets(ctx, kafka.StableEnd, parts...); err != nil {
+	if ends, err = c.Offsets(ctx, end, parts...); err != nil {
 		return nil, nil, err
 	}
 	return starts, ends, nil

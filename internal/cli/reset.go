@@ -347,7 +347,7 @@ func (r *reset) resolve(ctx context.Context, c asked, p *resetPlan) error {
 		}
 		parts = append(parts, topic.Partition{Topic: m.Topic, Number: m.Partition})
 	}
-	starts, ends, err := c.bounds(ctx, parts...)
+	starts, ends, err := c.bounds(ctx, kafka.StableEnd, parts...)
 	if err != nil {
 		return err
 	}

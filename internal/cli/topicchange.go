@@ -312,11 +312,7 @@ func doom(ctx context.Context, c asked, byName map[string]kafka.TopicDetail, nam
 				parts = append(parts, topic.Partition{Topic: name, Number: p.Number})
 			}
 		}
-		starts, err := c.Offsets(ctx, kafka.Earliest, parts...)
-		if err != nil {
-			return "", err
-		}
-		ends, err := c.Offsets(ctx, kafka.End, parts...)
+		starts, ends, err := c.bounds(ctx, kafka.End, parts...)
 		if err != nil {
 			return "", err
 		}
