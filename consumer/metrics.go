@@ -6,9 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Version is the version of Pawl that start records name.
-const Version = "v0.1.0"
-
 // metrics are what an application counts. What concerns one shard is taken
 // from its status when it is asked for, and so goes with the shard.
 type metrics struct {
