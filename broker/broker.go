@@ -113,9 +113,15 @@ func open(dir string, c Config) (_ *Broker, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.db.Close())
+			err = errors.Join(err, b.closeStorage())
 		}
 	}()
+	if err := b.Err(); err != nil {
+		return nil, err // the storage can't say so itself
+	}
+	if err := b.checkBlobs(); err != nil {
+		return nil, err
+	}
 	b.requests, b.ownRequests = newBudget(c.Memory/8), newBudget(c.Memory/8)
 	b.answers, b.ahead = newBudget(c.Memory/8), newBudget(c.Memory/16)
 	b.mu.recents.max = c.Memory / 16
@@ -258,27 +264,38 @@ func (b *Broker) close() error {
 	<-b.writer.ended
 	select {
 	case <-b.dead:
-		// The storage library may never come back from a fatal error, and has
-		// nothing to write any more.
 		errs = append(errs, b.why)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			defer func() { _ = recover() }() // it gives up by a panic when its files are gone
-			_ = b.db.Close()
-		}()
-		select {
-		case <-ended:
-		case <-time.After(closeWait):
-		}
 	default:
-		if err := b.db.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close the storage: %w", err))
-		}
 	}
+	errs = append(errs, b.closeStorage())
 	errs = append(errs, b.lock.release())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close broker %s: %w", b.dir, err)
+	}
+	return nil
+}
+
+// closeStorage closes the storage, of which there is nothing to be heard if it
+// has failed: the library may never come back from a fatal error, and has
+// nothing to write any more.
+func (b *Broker) closeStorage() error {
+	select {
+	case <-b.dead:
+	default:
+		if err := b.db.Close(); err != nil {
+			return fmt.Errorf("close the storage: %w", err)
+		}
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() { _ = recover() }() // it gives up by a panic when its files are gone
+		_ = b.db.Close()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeWait):
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -211,7 +210,7 @@ func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, fir
 		}); err != nil {
 			return fmt.Errorf("read aborted transactions of %s: %w", r.p, err)
 		}
-		defer func() { err = errors.Join(err, gone.Close()) }()
+		defer b.doneReading(r, gone)
 	}
 	recent, err := b.readRecent(ctx, r, limit, first)
 	if err == nil && !recent {
@@ -231,7 +230,7 @@ func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.p, err)
 	}
-	defer func() { err = errors.Join(err, it.Close()) }()
+	defer b.doneReading(r, it)
 	for ok := it.First(); ok; ok = it.Next() {
 		var val []byte
 		if val, err = it.ValueAndErr(); err != nil {
@@ -281,10 +280,21 @@ func (r *reading) add(ctx context.Context, batch []byte, last, limit int64, firs
 // ones are cheaper to copy together.
 const referMin = 16 << 10
 
-// readFailed answers for one partition that its data can't be read.
+// readFailed answers for one partition that its data can't be read. What was
+// read before that is answered first: whoever goes on behind it hears of it.
 func (b *Broker) readFailed(r *reading, err error) {
 	b.config.Logger.Error("read", "dir", b.dir, "partition", r.p.String(), "error", err)
-	r.resp.ErrorCode = kerr.KafkaStorageError.Code
+	if r.records.size == 0 {
+		r.resp.ErrorCode = kerr.KafkaStorageError.Code
+	}
+}
+
+// doneReading closes what a partition was read with. What could not be read
+// comes up again there.
+func (b *Broker) doneReading(r *reading, it *pebble.Iterator) {
+	if err := it.Close(); err != nil && r.resp.ErrorCode == 0 && r.records.size == 0 {
+		b.readFailed(r, err)
+	}
 }
 
 // readAborted appends the aborted transactions that have records between an
@@ -306,8 +316,8 @@ func (b *Broker) readAborted(r *reading, it *pebble.Iterator) error {
 			}
 		}
 		if err != nil {
-			b.readFailed(r, err)
 			r.records.release() // they can't be read without
+			b.readFailed(r, err)
 			return nil
 		}
 	}

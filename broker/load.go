@@ -66,10 +66,10 @@ func (b *Broker) each(prefix byte, fn func(key, val []byte) error) (err error) {
 	defer func() { err = errors.Join(err, it.Close()) }()
 	for ok := it.First(); ok; ok = it.Next() {
 		val, err := it.ValueAndErr()
-		if err == nil {
-			err = fn(it.Key(), val)
-		}
 		if err != nil {
+			return storageError(err)
+		}
+		if err := fn(it.Key(), val); err != nil {
 			return err
 		}
 	}
@@ -242,7 +242,10 @@ func (b *Broker) checkPartition(p *partition) error {
 			return errors.Join(fmt.Errorf("%w: its last batch ends at %d, and it at %d", ErrCorrupt, last, p.next), err, it.Close())
 		}
 	}
-	return errors.Join(it.Error(), it.Close())
+	if err := errors.Join(it.Error(), it.Close()); err != nil {
+		return storageError(err)
+	}
+	return nil
 }
 
 // resume begins what goes on by itself: members of groups have their sessions

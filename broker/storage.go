@@ -48,6 +48,11 @@ func (b *Broker) storageOptions() *pebble.Options {
 				b.config.Logger.Warn("storage: a write in the background is tried again", "dir", b.dir, "error", err)
 			},
 			WriteStallBegin: func(pebble.WriteStallBeginInfo) { b.latency.stalls.Add(1) },
+			// By default it is fatal. Whoever reads what is damaged is told so, and
+			// all the rest goes on.
+			DataCorruption: func(info pebble.DataCorruptionInfo) {
+				b.config.Logger.Error("the data are corrupt", "dir", b.dir, "file", info.Path, "error", info.Details)
+			},
 		},
 	}
 	for i := range o.TargetFileSizes {
@@ -83,11 +88,17 @@ func (l storageLogger) Fatalf(format string, args ...any) {
 
 // storageError says in the package's words why the storage does not open.
 func storageError(err error) error {
+	text := err.Error()
 	switch {
 	case pebble.IsCorruptionError(err):
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	case strings.Contains(err.Error(), "written in unknown format") || strings.Contains(err.Error(), "format major version"):
+	case strings.Contains(text, "written in unknown format") || strings.Contains(text, "format major version"):
 		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	case strings.Contains(text, "name from file"):
+		return fmt.Errorf("%w: they say that they are of another kind: %w", ErrCorrupt, err)
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, pebble.ErrDBNotPristine), strings.Contains(text, "object size mismatch"):
+		// It looks for files that its other files name, and for their sizes.
+		return fmt.Errorf("%w: a file is missing or cut short: %w", ErrCorrupt, err)
 	}
 	return fmt.Errorf("open the storage: %w", err)
 }
