@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
@@ -127,7 +126,7 @@ func (d *database) above(from pebble.Reader, key []byte) (val []byte, found bool
 	case *pebble.DB:
 		return d.direct.get(key)
 	case *frozen:
-		return from.get(key)
+		return from.above.get(key)
 	default:
 		return nil, false
 	}
@@ -218,15 +217,7 @@ func (p *point) drop(d *database) error {
 // A frozen is a snapshot with the direct writes above it.
 type frozen struct {
 	*pebble.Snapshot
-	above []Change // by key
-}
-
-func (f *frozen) get(key []byte) (val []byte, found bool) {
-	at, found := slices.BinarySearchFunc(f.above, key, compareChange)
-	if !found {
-		return nil, false
-	}
-	return f.above[at].Value, true
+	above directView
 }
 
 func compareChange(c Change, key []byte) int { return bytes.Compare(c.Key, key) }
@@ -258,7 +249,7 @@ func (d *database) freeze() (*frozen, error) {
 	}
 	s := d.db.NewSnapshot()
 	d.keep(s)
-	return &frozen{s, d.direct.withinLocked(nil, nil)}, nil
+	return &frozen{s, d.direct.viewLocked()}, nil
 }
 
 func (d *database) readError(err error) error {
@@ -275,7 +266,8 @@ type cursor struct {
 	d        *database
 	it       *pebble.Iterator
 	itOK     bool
-	above    []Change // those that are left
+	view     directView
+	above    *walk[*directKey] // the direct writes that are left
 	reverse  bool
 	ok       bool
 	key, val []byte
@@ -286,14 +278,12 @@ func (d *database) newCursor(from pebble.Reader, lower, upper []byte, reverse bo
 	c := &cursor{d: d, reverse: reverse}
 	switch from := from.(type) {
 	case *pebble.DB:
-		c.above = d.direct.within(lower, upper)
+		c.view = d.direct.view()
 	case *frozen:
-		lo, _ := slices.BinarySearchFunc(from.above, lower, compareChange)
-		hi := len(from.above)
-		if upper != nil {
-			hi, _ = slices.BinarySearchFunc(from.above, upper, compareChange)
-		}
-		c.above = from.above[lo:max(lo, hi)]
+		c.view = from.above
+	}
+	if len(c.view.runs) > 0 {
+		c.above = newWalk(c.view.runs, lower, upper, reverse)
 	}
 	if err := d.whole(from); err != nil {
 		return nil, err
@@ -342,15 +332,14 @@ func (c *cursor) step() {
 // load stands on the next key of the two that has a value. What it takes from
 // above is left there no more, with what it stands for below.
 func (c *cursor) load() error {
-	for len(c.above) > 0 {
-		at := 0
-		if c.reverse {
-			at = len(c.above) - 1
+	for c.above != nil {
+		head, ok := c.above.head()
+		if !ok {
+			break
 		}
-		head := c.above[at]
 		order := -1 // of the one above against the one below
 		if c.itOK {
-			if order = bytes.Compare(head.Key, c.it.Key()); c.reverse {
+			if order = bytes.Compare(head.key, c.it.Key()); c.reverse {
 				order = -order
 			}
 		}
@@ -360,14 +349,10 @@ func (c *cursor) load() error {
 		if order == 0 {
 			c.step()
 		}
-		if c.reverse {
-			c.above = c.above[:at]
-		} else {
-			c.above = c.above[1:]
-		}
-		if head.Value != nil {
+		c.above.advance()
+		if val := c.view.val(head); val != nil {
 			c.ok = true
-			c.key, c.val = append(c.key[:0], head.Key...), append(c.val[:0], head.Value...)
+			c.key, c.val = append(c.key[:0], head.key...), append(c.val[:0], val...)
 			return nil
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -32,26 +31,23 @@ type direct struct {
 
 	mu struct {
 		sync.Mutex
-		keys    map[string]directWrite
-		log     []directKey // in the order of writing
-		number  uint64      // of the last write
-		sealed  uint64      // of the last that the sealed transaction has
-		settled uint64      // of the last that is committed
-		applied uint64      // how many transactions were
+		keys    map[string]*directKey
+		order   ordered[*directKey] // the same keys; never reset, since views keep its runs
+		sorter  sorter
+		log     []directEntry // in the order of writing
+		number  uint64        // of the last write
+		sealed  uint64        // of the last that the sealed transaction has
+		settled uint64        // of the last that is committed
+		applied uint64        // how many transactions were
 		changed chan struct{}
 		ended   error
 	}
 }
 
-// A directWrite is a key's last, with the value as stored; nil for a delete.
-type directWrite struct {
-	val    []byte
-	number uint64
-}
-
-type directKey struct {
-	key    string
-	number uint64
+// A directEntry is a write in the order of writing.
+type directEntry struct {
+	key   []byte
+	write *directWrite
 }
 
 const (
@@ -67,13 +63,13 @@ const (
 
 func newDirect() *direct {
 	x := &direct{wake: make(chan struct{}, 1)}
-	x.mu.keys = make(map[string]directWrite)
+	x.mu.keys = make(map[string]*directKey)
 	x.mu.changed = make(chan struct{})
 	return x
 }
 
 // write takes one write: with a since, only if neither was the key written nor
-// a transaction applied after it, and says whether.
+// a transaction applied after it, and says whether. It keeps stored and val.
 func (x *direct) write(stored, val []byte, since *directSince) (done bool, err error) {
 	size := int64(len(stored) + len(val))
 	if size > directRecordMax {
@@ -91,13 +87,23 @@ func (x *direct) write(stored, val []byte, since *directSince) (done bool, err e
 		return false, ErrDirectFull
 	}
 	x.mu.number++
-	key := string(stored)
-	x.mu.keys[key] = directWrite{val, x.mu.number}
-	x.mu.log = append(x.mu.log, directKey{key, x.mu.number})
+	x.enterLocked(stored, val, x.mu.number)
 	x.waiting.Add(size + directOverhead)
 	x.version.Store(x.mu.number)
 	x.wakeLocked()
 	return true, nil
+}
+
+func (x *direct) enterLocked(stored, val []byte, number uint64) {
+	k := x.mu.keys[string(stored)]
+	if k == nil {
+		k = &directKey{key: stored}
+		x.mu.keys[string(stored)] = k
+		x.mu.order.add(k)
+	}
+	w := &directWrite{val: val, number: number, before: k.last.Load()}
+	k.last.Store(w)
+	x.mu.log = append(x.mu.log, directEntry{k.key, w})
 }
 
 func (x *direct) wakeLocked() {
@@ -117,7 +123,11 @@ func (x *direct) since(stored []byte) directSince {
 }
 
 func (x *direct) sinceLocked(stored []byte) directSince {
-	return directSince{x.mu.keys[string(stored)].number, x.mu.applied}
+	s := directSince{applied: x.mu.applied}
+	if k := x.mu.keys[string(stored)]; k != nil {
+		s.number = k.last.Load().number
+	}
+	return s
 }
 
 // get returns the write of a key, if there is one.
@@ -127,45 +137,28 @@ func (x *direct) get(stored []byte) (val []byte, found bool) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	w, found := x.mu.keys[string(stored)]
-	return w.val, found
-}
-
-// within returns the writes within bounds, by key.
-func (x *direct) within(lower, upper []byte) []Change {
-	if x.waiting.Load() == 0 {
-		return nil
+	k, found := x.mu.keys[string(stored)]
+	if !found {
+		return nil, false
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.withinLocked(lower, upper)
-}
-
-func (x *direct) withinLocked(lower, upper []byte) (out []Change) {
-	for key, w := range x.mu.keys {
-		if key >= string(lower) && (upper == nil || key < string(upper)) {
-			out = append(out, Change{[]byte(key), w.val})
-		}
-	}
-	slices.SortFunc(out, func(a, b Change) int { return bytes.Compare(a.Key, b.Key) })
-	return out
+	return k.last.Load().val, true
 }
 
 // after calls visit with each key that was written after a number, some of them
 // more than once, and returns the number of the last.
-func (x *direct) after(number uint64, visit func(stored string)) (last uint64) {
+func (x *direct) after(number uint64, visit func(stored []byte)) (last uint64) {
 	x.mu.Lock()
 	last = x.mu.number
-	at, _ := slices.BinarySearchFunc(x.mu.log, number+1, func(k directKey, n uint64) int {
-		if k.number < n {
+	at, _ := slices.BinarySearchFunc(x.mu.log, number+1, func(e directEntry, n uint64) int {
+		if e.write.number < n {
 			return -1
 		}
 		return 1
 	})
-	keys := slices.Clone(x.mu.log[at:])
+	entries := slices.Clone(x.mu.log[at:])
 	x.mu.Unlock()
-	for _, k := range keys {
-		visit(k.key)
+	for _, e := range entries {
+		visit(e.key)
 	}
 	return last
 }
@@ -175,7 +168,14 @@ func (x *direct) seal() []Change {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.mu.sealed = x.mu.number
-	return x.withinLocked(nil, nil)
+	if len(x.mu.keys) == 0 {
+		return nil
+	}
+	out := make([]Change, 0, len(x.mu.keys))
+	for _, k := range x.mu.order.all(&x.mu.sorter) {
+		out = append(out, Change{k.key, k.last.Load().val})
+	}
+	return out
 }
 
 // abort gives up what seal has returned: the next one returns it again.
@@ -198,27 +198,31 @@ func (x *direct) apply(take func() error) error {
 		return nil
 	}
 	x.mu.settled = x.mu.sealed
-	kept := x.mu.log[:0]
-	waiting := int64(0)
-	for _, k := range x.mu.log {
-		w := x.mu.keys[k.key]
-		switch {
-		case k.number > x.mu.settled:
-			kept = append(kept, k)
-			waiting += int64(len(k.key)+len(w.val)) + directOverhead
-		case w.number <= x.mu.settled:
-			delete(x.mu.keys, k.key)
-		}
+	x.forgetLocked()
+	if x.mu.ended == nil { // else nobody waits any more: see end
+		close(x.mu.changed)
+		x.mu.changed = make(chan struct{})
 	}
-	clear(x.mu.log[len(kept):])
-	x.mu.log = kept
-	x.waiting.Store(waiting)
-	close(x.mu.changed)
-	x.mu.changed = make(chan struct{})
-	if len(kept) > 0 {
+	if len(x.mu.log) > 0 {
 		x.wakeLocked()
 	}
 	return nil
+}
+
+// forgetLocked begins anew with the writes that are not settled. Views keep what
+// they look at.
+func (x *direct) forgetLocked() {
+	log := x.mu.log
+	clear(x.mu.keys)
+	x.mu.order, x.mu.log = ordered[*directKey]{}, nil
+	waiting := int64(0)
+	for _, e := range log {
+		if e.write.number > x.mu.settled {
+			x.enterLocked(e.key, e.write.val, e.write.number)
+			waiting += int64(len(e.key)+len(e.write.val)) + directOverhead
+		}
+	}
+	x.waiting.Store(waiting)
 }
 
 // end makes writes and waits answer with a reason from now on.
@@ -381,12 +385,11 @@ func (d Direct[K, V]) stored(k K) ([]byte, error) {
 // catchUp makes what the table keeps of the keys that were written directly
 // since it last looked unknown, so that they are read again.
 func (s *table[K, V]) catchUp() {
-	prefix := string(s.t.prefix)
-	s.seen = s.tx.d.direct.after(s.seen, func(stored string) {
-		if !strings.HasPrefix(stored, prefix) {
+	s.seen = s.tx.d.direct.after(s.seen, func(stored []byte) {
+		if !bytes.HasPrefix(stored, s.t.prefix) {
 			return
 		}
-		key := []byte(stored[len(prefix):])
+		key := stored[len(s.t.prefix):]
 		hash := hashKey(key)
 		e := s.entries.find(hash, key)
 		switch {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -35,6 +36,8 @@ type Table[K comparable, V any] struct {
 	plain    bool // a V copied is a V kept: it holds no pointers but strings'
 	fixed    bool // every V takes the same memory
 	isString bool // keys are stored as the strings that they are
+
+	checked atomic.Uint64 // the registry's generation in which no other table conflicted
 }
 
 // A TableChange is what a transaction did to one key of a table.
@@ -115,6 +118,7 @@ func (c codecs) String() string {
 
 // registry holds every table of the program, by index.
 var registry struct {
+	generation atomic.Uint64 // changes with what is in it
 	sync.Mutex
 	names  []string
 	codecs []codecs
@@ -133,6 +137,7 @@ func register(t AnyTable, c codecs) (index int) {
 	registry.names = append(registry.names, name)
 	registry.codecs = append(registry.codecs, c)
 	registry.tables = append(registry.tables, t)
+	registry.generation.Add(1)
 	return len(registry.names) - 1
 }
 
@@ -165,6 +170,10 @@ func checkTables(names []string, all []codecs) error {
 // conflict reports whether another table of this name has other codecs, or the
 // table's options can't be.
 func (t *Table[K, V]) conflict() error {
+	generation := registry.generation.Load()
+	if t.checked.Load() == generation {
+		return nil
+	}
 	registry.Lock()
 	defer registry.Unlock()
 	if err := registry.codecs[t.index].err; err != nil {
@@ -175,6 +184,7 @@ func (t *Table[K, V]) conflict() error {
 			return fmt.Errorf("table %q has two pairs of codecs: %v; %v", n, registry.codecs[t.index], registry.codecs[i])
 		}
 	}
+	t.checked.Store(generation)
 	return nil
 }
 
