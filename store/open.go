@@ -72,6 +72,7 @@ func open(c Config) (_ *Owner, err error) {
 		c.Logger.Warn("the memory budget has no room for another database: all of them are slower", "dir", c.Dir, "budget", budget.bytes)
 	}
 
+	o.compactions = newCompactions()
 	opts := o.pebbleOptions(budget)
 	if err := checkVersion(c, opts); err != nil {
 		return nil, err
@@ -129,7 +130,7 @@ func checkVersion(c Config, opts *pebble.Options) error {
 	ro := *opts
 	ro.ReadOnly = true
 	ro.FormatMajorVersion = desc.FormatMajorVersion
-	ro.Experimental.CompactionScheduler = newScheduler() // it ends with its database
+	ro.Experimental.CompactionScheduler = newCompactions() // it ends with its database
 	db, err := pebble.Open(c.Dir, &ro)
 	if err != nil {
 		return openError(err)
@@ -185,7 +186,7 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 		CompactionConcurrencyRange: func() (int, int) { return 1, 2 },
 	}
 	p.Experimental.FileCacheShards = 1
-	p.Experimental.CompactionScheduler = newScheduler()
+	p.Experimental.CompactionScheduler = o.compactions
 	p.EventListener = &pebble.EventListener{
 		BackgroundError: o.backgroundError,
 		// Whether a read or a compaction met it, what the file held is gone
@@ -208,12 +209,4 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 		}
 	}
 	return p
-}
-
-// newScheduler makes what says when a database may compact. The default one asks
-// each database ten times a second whether it wants to, and goes on asking
-// after an Open that failed. This one asks when a flush or a compaction has
-// ended, which is when the answer changes.
-func newScheduler() pebble.CompactionScheduler {
-	return pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 }

@@ -30,6 +30,8 @@ type Owner struct {
 	tx     *Transaction
 	meta   []byte
 
+	compactions *compactions
+
 	pending  pending
 	settling sync.WaitGroup // settlings that nobody waits for
 
