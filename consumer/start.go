@@ -257,30 +257,27 @@ func (r *incarnation) prepare(ctx, life context.Context) error {
 	return r.init(ctx)
 }
 
-// restoreBatch is how many bytes of the changelog go to the database at once,
-// with all shards of the process that restore sharing a budget.
-const restoreBatch = 16 << 20
-
 // restore is step 4. It ends by position: when it has read up to the start
 // record that this incarnation committed, which is too young to have been
 // compacted away, it has read everything that was committed before.
-func (r *incarnation) restore(ctx context.Context) error {
+func (r *incarnation) restore(ctx context.Context) (err error) {
 	s := r.s
 	part := s.changelogPartition()
 	end := r.start + 1
-	next := r.position.Next
+	next, begun := r.position.Next, time.Now()
 	s.restoring(next, end)
 
 	d := changelogDescription(part.Topic)
 	r.session.Consume(d, part.Number, next)
 	defer r.session.StopConsuming(part)
 
-	batchBytes := s.app.share(s.app.cfg.Memory/8, 1<<20, restoreBatch)
 	loader := r.db.NewLoader()
+	defer func() { err = errors.Join(err, loader.Close()) }()
 	var lastOffsets []byte
-	var batch kafka.Batch
 	restored, strangers := int64(0), 0
-	store := func() error {
+	// What Begin has been given may not be written yet: the position is ahead of
+	// the database until the loader is closed, or the incarnation has failed.
+	store := func(write func(meta []byte) error) error {
 		p := r.position
 		p.Next = next
 		if lastOffsets != nil {
@@ -293,76 +290,82 @@ func (r *incarnation) restore(ctx context.Context) error {
 		if next >= end {
 			p.AtEnd = time.Now()
 		}
-		if err := loader.Commit(changelog.AppendPosition(nil, p)); err != nil {
+		if err := write(changelog.AppendPosition(nil, p)); err != nil {
 			return fmt.Errorf("write to database: %w", err)
 		}
 		invariants.Check(p.Next >= r.position.Next, "restored position went from %d to %d", r.position.Next, p.Next)
 		r.position, lastOffsets = p, nil
 		return nil
 	}
+	load := func(e topic.Envelope) error {
+		switch {
+		case changelog.IsChange(e.Key):
+			if err := loader.Set(e.Key, e.Value); err != nil {
+				return fmt.Errorf("read changelog %s at offset %d: %w", part, e.Offset, err)
+			}
+		case changelog.IsForeign(e.Key):
+			if strangers++; strangers == 1 {
+				r.log.Warn("somebody else has written to the changelog: passed over", "partition", part.String(), "offset", e.Offset, "key", fmt.Sprintf("%.60q", e.Key))
+			}
+		case string(e.Key) == string(changelog.OffsetsKey) && e.Value != nil:
+			lastOffsets = append(lastOffsets[:0], e.Value...)
+		}
+		return nil
+	}
 	for next < end {
-		batch.Reset()
-		err := r.pollRestore(ctx, part, next, &batch)
+		batch, err := r.pollRestore(ctx, part, next)
 		if err != nil {
 			return err
 		}
-		for _, e := range batch.Envelopes {
-			switch {
-			case changelog.IsChange(e.Key):
-				if err := loader.Set(e.Key, e.Value); err != nil {
-					return fmt.Errorf("read changelog %s at offset %d: %w", part, e.Offset, err)
-				}
-			case changelog.IsForeign(e.Key):
-				if strangers++; strangers == 1 {
-					r.log.Warn("somebody else has written to the changelog: passed over", "partition", part.String(), "offset", e.Offset, "key", fmt.Sprintf("%.60q", e.Key))
-				}
-			case string(e.Key) == string(changelog.OffsetsKey) && e.Value != nil:
-				lastOffsets = append(lastOffsets[:0], e.Value...)
-			}
-		}
-		restored += int64(len(batch.Envelopes))
 		for _, p := range batch.Parts {
+			for i := range p.Len() {
+				if err := load(p.At(i)); err != nil {
+					return err
+				}
+			}
 			next = max(next, p.Next)
+			p.Recycle()
 		}
+		restored += int64(batch.Count)
 		s.restoring(next, end)
-		if loader.Size() >= batchBytes {
-			if err := store(); err != nil {
+		if loader.Full() {
+			if err := store(loader.Begin); err != nil {
 				return err
 			}
 			invariants.Crash("restore-batch")
 		}
 	}
-	if err := store(); err != nil {
+	if err := store(loader.Commit); err != nil {
 		return err
 	}
 	s.app.metrics.restored.Add(float64(restored))
-	r.log.Info("restored", "records", restored, "foreign", strangers, "position", next)
+	r.log.Info("restored", "records", restored, "foreign", strangers, "position", next, "took", time.Since(begun))
 	return nil
 }
 
 // pollRestore waits for more of the changelog. If nothing comes for longer
 // than the configured limit, its error says who holds the changelog up.
-func (r *incarnation) pollRestore(ctx context.Context, part topic.Partition, next int64, batch *kafka.Batch) error {
+func (r *incarnation) pollRestore(ctx context.Context, part topic.Partition, next int64) (*kafka.Fetched, error) {
 	stall := r.s.app.cfg.RestoreStall
 	wait, cancel := context.WithTimeout(ctx, stall)
 	defer cancel()
-	err := r.session.Poll(wait, restorePoll, batch)
+	batch, err := r.session.Fetch(wait, restorePoll)
 	switch {
 	case err == nil:
-		return nil
+		return batch, nil
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return nil, ctx.Err()
 	case wait.Err() == nil:
-		return fmt.Errorf("read changelog %s at offset %d: %w", part, next, err)
+		return nil, fmt.Errorf("read changelog %s at offset %d: %w", part, next, err)
 	}
 	open, lookErr := r.s.app.admin.OpenTransactions(ctx, part)
 	if lookErr != nil {
-		return fmt.Errorf("read changelog %s: nothing came at offset %d for %v (and looking for open transactions: %w)", part, next, stall, lookErr)
+		return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v (and looking for open transactions: %w)", part, next, stall, lookErr)
 	}
 	for _, t := range open {
-		return fmt.Errorf("read changelog %s: nothing came at offset %d for %v: transactional ID %q (producer %d, epoch %d) has held a transaction open there for %v; abort it", part, next, stall, t.TransactionalID, t.ProducerID, t.Epoch, time.Since(t.Since).Round(time.Second))
+		return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v: transactional ID %q (producer %d, epoch %d) has held a transaction open there for %v; abort it", part, next, stall, t.TransactionalID, t.ProducerID, t.Epoch, time.Since(t.Since).Round(time.Second))
 	}
-	return fmt.Errorf("read changelog %s: nothing came at offset %d for %v, and no transaction is open there", part, next, stall)
+	return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v, and no transaction is open there", part, next, stall)
 }
 
 // restorePoll is how many records are read at once when restoring.
