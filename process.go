@@ -24,7 +24,7 @@ type process struct {
 func (s *process) table() []config.Setting {
 	return []config.Setting{
 		{Name: "admin", Value: config.Parsed(&s.admin, "HOST:PORT", parseAddress), Default: "127.0.0.1:0", Help: "where /metrics, /healthz, /readyz and /v1/status are served; port 0 is a free one"},
-		{Name: "admin-token", Value: config.SecretText(&s.adminToken), Secret: true, Help: "token that whoever asks there must send, but for health; needed where others reach it"},
+		{Name: config.AdminToken, Value: config.SecretText(&s.adminToken), Secret: true, Help: "token that whoever asks there must send, but for health; needed where others reach it"},
 		{Name: "log-level", Value: config.Parsed(&s.logLevel, "debug|info|warn|error", parseLevel), Default: "info", Help: "least level that is logged"},
 		{Name: "log-format", Value: config.Choice(&s.logFormat, "text", "json"), Default: "text", Help: "format of the log, which goes to standard error"},
 		{Name: "version", Value: config.Bool(&s.version), FlagOnly: true, Help: "print the version and exit"},

@@ -21,7 +21,7 @@ import (
 // child is what a process of the demo is told by its flags.
 type child struct {
 	application, prefix, instance, stateDir string
-	brokers                                 []string
+	brokers                                 []string // the rest of the cluster is in its environment
 }
 
 const (
@@ -47,32 +47,37 @@ func (c child) args() []string {
 // newChildCommand is the command that the demo runs its processes by.
 func newChildCommand() *cobra.Command {
 	var c child
+	var at *clusterSettings
 	cmd := &cobra.Command{
 		Use:    "child",
 		Short:  "Run examples/filestats until standard input is closed",
 		Hidden: true,
 		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			where, err := at.load(os.Environ())
+			if err != nil {
+				return err
+			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return c.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), log)
+			return c.run(cmd.Context(), where, cmd.InOrStdin(), cmd.OutOrStdout(), log)
 		},
 	}
+	at = addCluster(cmd)
 	f := cmd.Flags()
 	f.StringVar(&c.application, "application", "", "the application's name")
 	f.StringVar(&c.prefix, "prefix", "", "what the names of the topics begin with")
 	f.StringVar(&c.instance, "instance", "", "the process's name in the group")
 	f.StringVar(&c.stateDir, "state-dir", "", "the directory of the stores")
-	f.StringSliceVar(&c.brokers, "brokers", nil, "the brokers' addresses")
 	return cmd
 }
 
 // run runs the consumers until standard input ends, which it also does when
 // the parent ends in whatever way. Then it drains. Until then it says on
 // standard output which shards run here: a line each time that they change.
-func (c child) run(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger) error {
+func (c child) run(ctx context.Context, at cluster.Cluster, stdin io.Reader, stdout io.Writer, log *slog.Logger) error {
 	app, err := consumer.New(consumer.Config{
 		Application:    c.application,
-		Cluster:        cluster.Cluster{Brokers: c.brokers},
+		Cluster:        at,
 		StateDir:       c.stateDir,
 		Instance:       c.instance,
 		SessionTimeout: demoSession,

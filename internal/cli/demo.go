@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawlstream/pawl/cluster"
+	"github.com/pawlstream/pawl/internal/config"
 )
 
 // demoConfig is what the flags of the demo say.
@@ -23,15 +24,18 @@ type demoConfig struct {
 	seed        uint64
 	rate        int
 	input       string
-	brokers     []string
 	keep        bool
 	dir         string
 	output      string
 	queue       bool
+
+	cluster  cluster.Cluster // with brokers, if any are named
+	childEnv []string        // in which a child reaches them
 }
 
 func newDemoCommand() *cobra.Command {
 	var cfg demoConfig
+	var at *clusterSettings
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch two processes being killed again and again, and nothing lost or counted twice",
@@ -50,28 +54,29 @@ become dead letters. The processes are killed as they work; then the dead
 letters are redriven to a handler that is repaired. At the end every message
 must have been settled, and retried as often as the rule says.
 
-Needs nothing installed: a durable broker runs in this process, unless --brokers
-names a Kafka. With --broker-kills it runs in a process of its own, which is
+Needs nothing installed: a durable broker runs in this process, unless --brokers,
+a variable, a file of settings or --context names a Kafka: then it runs there, in
+topics of its own, which it deletes at its end. With --broker-kills it runs in a process of its own, which is
 killed too, and comes back with what is on its disk.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("seed") {
 				cfg.seed = rand.Uint64N(1_000_000)
 			}
-			if err := cfg.check(cmd); err != nil {
+			if err := cfg.load(cmd, at, os.Environ()); err != nil {
 				return err
 			}
 			return cfg.command(cmd)
 		},
 	}
+	at = addClusterOrOwn(cmd)
 	f := cmd.Flags()
 	f.IntVar(&cfg.kills, "kills", 5, "how often a process is killed")
 	f.IntVar(&cfg.brokerKills, "broker-kills", 0, "how often the broker is killed")
 	f.Uint64Var(&cfg.seed, "seed", 0, "decides when each kill comes and who is killed (default: another each time)")
 	f.IntVar(&cfg.rate, "rate", 5000, "events fed a second; 0: as fast as it goes")
 	f.StringVar(&cfg.input, "input", "", "a file of changes, one JSON object a line, plain or gzip; - for standard input (default: the history that is built in)")
-	f.StringSliceVar(&cfg.brokers, "brokers", nil, "run on this Kafka, HOST:PORT, in topics of the run's own")
-	f.BoolVar(&cfg.keep, "keep", false, "leave those topics there")
+	f.BoolVar(&cfg.keep, "keep", false, "on a Kafka: leave the run's topics there")
 	f.StringVar(&cfg.dir, "dir", "", "keep stores, logs and the broker's data in this directory (default: a temporary one, which is removed)")
 	f.StringVarP(&cfg.output, "output", "o", "text", "what is printed: text or json")
 	f.BoolVar(&cfg.queue, "queue", false, "work a queue, with retries and dead letters")
@@ -79,25 +84,35 @@ killed too, and comes back with what is on its disk.`,
 	return cmd
 }
 
-// check reports what is wrong with the flags.
-func (c demoConfig) check(cmd *cobra.Command) error {
+// load finishes what the flags say with the settings of the cluster.
+func (c *demoConfig) load(cmd *cobra.Command, at *clusterSettings, env []string) error {
+	where, loaded, err := at.loadOrOwn(env)
+	if err != nil {
+		return err
+	}
+	c.cluster, c.childEnv = where, config.WithoutSettings(env)
+	if len(where.Brokers) > 0 {
+		c.childEnv = loaded.ClusterEnv(env)
+	}
+	return c.check(cmd, loaded.Named("brokers"))
+}
+
+// check reports what is wrong with the flags. named is what has named brokers,
+// if any are.
+func (c *demoConfig) check(cmd *cobra.Command, named string) error {
 	switch {
 	case c.kills < 0:
 		return usagef(cmd, "--kills %d: want 0 or more", c.kills)
 	case c.brokerKills < 0:
 		return usagef(cmd, "--broker-kills %d: want 0 or more", c.brokerKills)
-	case c.brokerKills > 0 && len(c.brokers) > 0:
-		return usagef(cmd, "--broker-kills: the demo kills a broker of its own, and --brokers names others")
+	case c.brokerKills > 0 && len(c.cluster.Brokers) > 0:
+		return usagef(cmd, "--broker-kills: the demo kills a broker of its own, and %s names others", named)
 	case c.rate < 0:
 		return usagef(cmd, "--rate %d: want events a second, or 0 for no limit", c.rate)
 	case c.output != "text" && c.output != "json":
 		return usagef(cmd, "--output %q: want text or json", c.output)
-	case c.keep && len(c.brokers) == 0:
+	case c.keep && len(c.cluster.Brokers) == 0:
 		return usagef(cmd, "--keep: there is nothing to keep without --brokers, since the broker ends with the demo")
-	case cmd.Flags().Changed("brokers"):
-		if err := (cluster.Cluster{Brokers: c.brokers}).Validate(); err != nil {
-			return usagef(cmd, "--brokers: %w", err)
-		}
 	}
 	return nil
 }

@@ -50,8 +50,9 @@ func TestDemoFlags(t *testing.T) {
 		{[]string{"--seed", "-1"}, `invalid argument "-1"`},
 		{[]string{"-o", "yaml"}, `--output "yaml": want text or json`},
 		{[]string{"--keep"}, "--keep: there is nothing to keep without --brokers"},
-		{[]string{"--brokers", "localhost"}, `--brokers: broker "localhost": want HOST:PORT`},
-		{[]string{"--brokers", ""}, "--brokers: no brokers are named"},
+		{[]string{"--brokers", "localhost"}, `--brokers "localhost": broker "localhost": want HOST:PORT`},
+		{[]string{"--brokers", ""}, `--brokers "": want items between commas`},
+		{[]string{"--tls"}, "TLS or SASL is set and no brokers are named: set --brokers"},
 		{[]string{"--kill", "3"}, "unknown flag --kill"},
 		{[]string{"now"}, `unexpected argument "now"`},
 	} {
@@ -437,4 +438,38 @@ func TestDemoWorkerDies(t *testing.T) {
 		t.Errorf("standard output %q, want nothing", p.stdout.String())
 	}
 	p.awaitEnd(t)
+}
+
+// A demo runs on the Kafka that variables, contexts and files name, as whoever
+// logs in there; and so do its processes, which are told no secret by a flag.
+func TestDemoOnANamedKafka(t *testing.T) {
+	contexts(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	users := filepath.Join(t.TempDir(), "users")
+	if err := os.WriteFile(users, []byte("ann:s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serving(t, t.TempDir(), "--users", users)
+	if status, _, stderr := runAlone("context", "add", "k", "--brokers", s.addr, "--sasl-mechanism", "scram-sha-256", "--sasl-username", "ann", "--sasl-password-env", "K_PASSWORD"); status != exitOK {
+		t.Fatal(stderr)
+	}
+	t.Setenv("K_PASSWORD", "s3cret")
+	t.Setenv("PAWL_CONTEXT", "k")
+	for _, more := range [][]string{nil, {"--queue"}} {
+		stdout, stderr, status := demoWithin(nil, append([]string{"--kills", "1", "--rate", "0", "--seed", "1", "-o", "json", "--input", part(t, 300)}, more...)...)
+		if status != exitOK || !strings.Contains(stderr, " on "+s.addr) || strings.Contains(stderr+stdout, "s3cret") {
+			t.Errorf("demo %v: status %d, %s%s", more, status, stdout, stderr)
+		}
+	}
+	if got, stderr, _ := demoWithin(nil, "--print-config"); !strings.Contains(got, "ann") || strings.Contains(got, "s3cret") {
+		t.Errorf("the settings are %s%s", got, stderr)
+	}
+	// Without one that is named it has a broker of its own, whatever is current.
+	if status, _, stderr := runAlone("context", "use", "k"); status != exitOK {
+		t.Fatal(stderr)
+	}
+	t.Setenv("PAWL_CONTEXT", "")
+	if got, _, _ := demoWithin(nil, "--print-config"); !strings.Contains(got, "# brokers: not set (default: a broker of the command's own)") {
+		t.Errorf("with a current context alone the settings are %s", got)
+	}
 }

@@ -21,6 +21,7 @@ import (
 // broker within this process, or, so that it can be killed, on one in a process
 // of its own.
 type demoBroker struct {
+	named     cluster.Cluster // of a Kafka
 	addresses []string
 	within    *broker.Broker
 	apart     *process
@@ -35,10 +36,10 @@ const (
 // openBroker starts the run's broker, unless others are named. Its data are in
 // the directory of the run.
 func (d *demo) openBroker(ctx context.Context) error {
-	b := &demoBroker{addresses: d.cfg.brokers}
+	b := &demoBroker{named: d.cfg.cluster, addresses: d.cfg.cluster.Brokers}
 	dir := filepath.Join(d.dir, "broker")
 	switch {
-	case len(d.cfg.brokers) > 0:
+	case len(d.cfg.cluster.Brokers) > 0:
 	case d.cfg.brokerKills == 0:
 		own, err := broker.Open(dir, broker.Config{Listen: "127.0.0.1:0", Memory: demoBrokerMemory, Logger: d.log})
 		if err != nil {
@@ -69,10 +70,13 @@ func (d *demo) openBroker(ctx context.Context) error {
 
 // cluster says how to reach the broker.
 func (b *demoBroker) cluster() cluster.Cluster {
-	if b.within != nil {
+	switch {
+	case b.within != nil:
 		return b.within.Cluster()
+	case b.apart != nil:
+		return cluster.Cluster{Brokers: b.addresses}
 	}
-	return cluster.Cluster{Brokers: b.addresses}
+	return b.named
 }
 
 // own says whether the broker ends with the demo.

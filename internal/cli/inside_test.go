@@ -237,7 +237,7 @@ func TestWhichProcesses(t *testing.T) {
 		{[]string{"shard", "describe", "--admin", "127.0.0.1:1"}, exitUsage, "which shard?"},
 		{[]string{"state", "get", "a-000", "--admin", "127.0.0.1:1"}, exitUsage, "a shard, a table and a key"},
 		{[]string{"state", "scan", "a-000", "t", "--limit", "0", "--admin", "127.0.0.1:1"}, exitUsage, "1 to 10000"},
-		{[]string{"shard", "list", "--admin", "127.0.0.1:1", "--admin-token-file", "/nosuch"}, exitError, "read the token"},
+		{[]string{"shard", "list", "--admin", "127.0.0.1:1", "--admin-token-file", "/nosuch"}, exitUsage, "--admin-token-file: read admin token: open /nosuch"},
 	} {
 		status, stdout, stderr := runAlone(test.args...)
 		if status != test.want || !strings.Contains(stderr, test.says) || stdout != "" {

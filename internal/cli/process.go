@@ -20,6 +20,7 @@ import (
 type process struct {
 	child   child
 	args    []string     // of what is run
+	env     []string     // its environment; nil: this process's
 	log     string       // the file that its standard error is appended to
 	program string       // what is run
 	failed  chan<- error // takes the error of one that ends by itself
@@ -63,7 +64,7 @@ func (p *process) start() error {
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(p.program, p.args...)
-	cmd.Stderr = log
+	cmd.Stderr, cmd.Env = log, p.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/admin"
+	"github.com/pawlstream/pawl/internal/config"
 )
 
 // processes are those of an application, as the commands that look inside one
@@ -23,10 +25,11 @@ import (
 // group.
 type processes struct {
 	o           *operation
+	cluster     *clusterSettings
 	addresses   []string
 	stateDir    string
 	application string
-	tokenFile   string
+	token       cluster.Secret // that the processes want to be told
 }
 
 // runningProcess is one of them.
@@ -38,12 +41,14 @@ type runningProcess struct {
 }
 
 func newProcesses(cmd *cobra.Command) *processes {
-	p := &processes{o: newOperation(cmd)}
+	p := &processes{o: &operation{cmd: cmd}}
+	p.cluster = addCluster(cmd, config.Setting{Name: config.AdminToken, Value: config.SecretText(&p.token), Secret: true, Help: "token that the processes want; there is no flag for it"})
+	p.o.cluster = func() (cluster.Cluster, error) { return p.cluster.load(os.Environ()) }
+	addOutput(cmd, &p.o.output)
 	f := cmd.Flags()
 	f.StringSliceVar(&p.addresses, "admin", nil, "HOST:PORT of a process's admin port; again for another process")
 	f.StringVar(&p.stateDir, "state-dir", "", "state directory of a process on this machine, which says where its admin port is")
 	f.StringVar(&p.application, "application", "", "application, whose processes the cluster knows")
-	f.StringVar(&p.tokenFile, "admin-token-file", "", "file with the token that the processes want (default: what PAWL_ADMIN_TOKEN says)")
 	completeFlag(cmd, "application", p.o.applicationNames)
 	return p
 }
@@ -72,10 +77,11 @@ func (p *processes) run(do func(ctx context.Context, all []runningProcess) error
 }
 
 func (p *processes) find(ctx context.Context) ([]runningProcess, error) {
-	token, err := p.token()
+	settings, err := p.cluster.settings(os.Environ(), p.application != "")
 	if err != nil {
 		return nil, err
 	}
+	token := string(p.token)
 	switch {
 	case p.stateDir != "":
 		name := filepath.Join(p.stateDir, "admin")
@@ -88,7 +94,7 @@ func (p *processes) find(ctx context.Context) ([]runningProcess, error) {
 		}
 		return []runningProcess{{Client: admin.Client{Address: strings.TrimSpace(string(text)), Token: token}}}, nil
 	case p.application != "":
-		c, err := p.o.cluster()
+		c, err := p.cluster.reach(settings)
 		if err != nil {
 			return nil, err
 		}
@@ -120,19 +126,6 @@ func (p *processes) find(ctx context.Context) ([]runningProcess, error) {
 		all = append(all, runningProcess{Client: admin.Client{Address: address, Token: token}})
 	}
 	return all, nil
-}
-
-// token is what the processes want to be told. It is never a flag, which others
-// on the machine could see.
-func (p *processes) token() (string, error) {
-	if p.tokenFile == "" {
-		return os.Getenv("PAWL_ADMIN_TOKEN"), nil
-	}
-	text, err := os.ReadFile(p.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
 }
 
 // answer is what one process says.

@@ -21,7 +21,7 @@ import (
 // queueChild is what a process of the queue demo is told by its flags.
 type queueChild struct {
 	application, instance string
-	brokers               []string
+	brokers               []string // the rest of the cluster is in its environment
 	seed                  uint64
 	repaired              bool
 }
@@ -47,28 +47,33 @@ func (c queueChild) args() []string {
 // newQueueChildCommand is the command that the queue demo runs its processes by.
 func newQueueChildCommand() *cobra.Command {
 	var c queueChild
+	var at *clusterSettings
 	cmd := &cobra.Command{
 		Use:    "queue-child",
 		Short:  "Handle work items until standard input is closed",
 		Hidden: true,
 		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			where, err := at.load(os.Environ())
+			if err != nil {
+				return err
+			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return c.run(cmd.Context(), cmd.InOrStdin(), log)
+			return c.run(cmd.Context(), where, cmd.InOrStdin(), log)
 		},
 	}
+	at = addCluster(cmd)
 	f := cmd.Flags()
 	f.StringVar(&c.application, "application", "", "the application's name")
 	f.StringVar(&c.instance, "instance", "", "the process's name in the group")
 	f.Uint64Var(&c.seed, "seed", 0, "decides which attempts fail")
 	f.BoolVar(&c.repaired, "repaired", false, "no attempt fails")
-	f.StringSliceVar(&c.brokers, "brokers", nil, "the brokers' addresses")
 	return cmd
 }
 
 // run works until standard input ends, which it also does when the parent ends
 // in whatever way. Then it drains.
-func (c queueChild) run(ctx context.Context, stdin io.Reader, log *slog.Logger) error {
+func (c queueChild) run(ctx context.Context, at cluster.Cluster, stdin io.Reader, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // which ends with the process, at the latest
@@ -81,7 +86,6 @@ func (c queueChild) run(ctx context.Context, stdin io.Reader, log *slog.Logger) 
 		})
 		cancel()
 	}()
-	at := cluster.Cluster{Brokers: c.brokers}
 	receipts, err := kafka.NewProducer(kafka.Config{Cluster: at, ClientID: c.application, Logger: log})
 	if err != nil {
 		return err

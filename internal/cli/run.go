@@ -277,7 +277,7 @@ func (d *demo) addProcess(c child, args []string) error {
 	if err != nil {
 		return err
 	}
-	p.args = args
+	p.args, p.env = args, d.cfg.childEnv
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.processes = append(d.processes, p)

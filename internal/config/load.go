@@ -53,9 +53,11 @@ func Read(settings []Setting, in Input) (*Loaded, error) {
 const (
 	fileSetting    = "config"
 	contextSetting = "context"
-	printSetting   = "print-config"
 	outputSetting  = "output"
 )
+
+// PrintSetting is the flag by which a user asks for the settings themselves.
+const PrintSetting = "print-config"
 
 // general are the settings of the settings themselves.
 type general struct {
@@ -69,7 +71,7 @@ func (g *general) table(settings []Setting) []Setting {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Cluster }) {
 		all = append(all, Setting{Name: contextSetting, Value: Text(&g.context, "NAME"), Help: "named way to reach brokers, of those that pawl context lists"})
 	}
-	return append(all, Setting{Name: printSetting, Value: Bool(&g.print), FlagOnly: true, Help: "print every setting and where it comes from, and exit"})
+	return append(all, Setting{Name: PrintSetting, Value: Bool(&g.print), FlagOnly: true, Help: "print every setting and where it comes from, and exit"})
 }
 
 // output is for programs: commands have a flag of that name for all they print.
@@ -168,7 +170,7 @@ func (l *loader) load(flags layer, in Input) (*Loaded, error) {
 		l.set(s)
 	}
 	if flags.has(outputSetting) && !l.print {
-		l.errs = append(l.errs, fmt.Errorf("--%s is for --%s, which is not set", outputSetting, printSetting))
+		l.errs = append(l.errs, fmt.Errorf("--%s is for --%s, which is not set", outputSetting, PrintSetting))
 	}
 	return l.loaded(), errors.Join(l.errs...)
 }

@@ -17,7 +17,7 @@ var Names = []string{
 	"on-failure", "on-offset-out-of-range", "order", "partitions", "rate-limit", "replication", "restore-stall",
 	"retry-attempts", "retry-backoff-max", "retry-backoff-min", "retry-delays",
 	"sasl-mechanism", "sasl-password", "sasl-password-file", "sasl-scope", "sasl-token", "sasl-token-file", "sasl-token-url", "sasl-username",
-	"session-timeout", "start", "state-dir", "stop", "stuck-after",
+	"session-timeout", "start", "start-timeout", "state-dir", "stop", "stuck-after",
 	"tls", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "topics-interval",
 	"transaction-bytes", "transaction-messages", "transaction-timeout", "write-timeout",
 }

@@ -5,6 +5,9 @@ import "strings"
 // Prefix begins the name of every variable.
 const Prefix = "PAWL_"
 
+// AdminToken names the setting that programs and who asks them have in common.
+const AdminToken = "admin-token"
+
 // Setting is one line of a program's table of settings.
 type Setting struct {
 	// Name is the key in a file, and the flag without its hyphens:
