@@ -24,7 +24,7 @@ func TestSettings(t *testing.T) {
 		Args: strings.Fields(`--brokers=a:1,b:2 --application=orders --instance=one --state-dir=/var/lib/orders
 			--sasl-mechanism=SCRAM-SHA-512 --sasl-username=ann --start=2026-01-02T03:04:05Z --on-failure=dead-letter
 			--on-offset-out-of-range=latest --accept-state-loss --commit-interval=200ms --commit-pause=6ms --transaction-bytes=1MiB
-			--transaction-messages=50 --transaction-timeout=11s --flush-interval=61s --flush-bytes=2MiB --fence-timeout=62s
+			--transaction-messages=50 --transaction-timeout=11s --flush-interval=61s --flush-bytes=2MiB --fence-timeout=62s --start-timeout=29s
 			--restore-stall=63s --backoff-min=101ms --backoff-max=31s --drain=32s --stuck-after=6m --session-timeout=12s
 			--heartbeat-interval=301ms --topics-interval=13s --memory=1GiB --replication=3 --allow-old-broker --stop=keep
 			--admin=:9999 --log-level=debug --log-format=json`),
@@ -42,7 +42,7 @@ func TestSettings(t *testing.T) {
 			OnOffsetOutOfRange: consumer.GoToLatest, OnFailure: consumer.DeadLetter,
 			CommitInterval: 200 * time.Millisecond, CommitPause: 6 * time.Millisecond,
 			TransactionBytes: 1 << 20, TransactionMessages: 50, TransactionTimeout: 11 * time.Second,
-			FlushInterval: 61 * time.Second, FlushBytes: 2 << 20, FenceTimeout: 62 * time.Second, RestoreStall: 63 * time.Second,
+			FlushInterval: 61 * time.Second, FlushBytes: 2 << 20, FenceTimeout: 62 * time.Second, StartTimeout: 29 * time.Second, RestoreStall: 63 * time.Second,
 			BackoffMin: 101 * time.Millisecond, BackoffMax: 31 * time.Second, DrainTimeout: 32 * time.Second, StuckAfter: 6 * time.Minute,
 			SessionTimeout: 12 * time.Second, HeartbeatInterval: 301 * time.Millisecond, TopicsInterval: 13 * time.Second,
 			Memory: 1 << 30, Replication: 3, KeepMembership: true, AcceptStateLoss: true, AllowOldBroker: true,

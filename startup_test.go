@@ -2,10 +2,12 @@ package pawl_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	"github.com/pawlstream/pawl"
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/messaging"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -147,8 +150,8 @@ func TestStartErrors(t *testing.T) {
 		env  []string
 		want []string // each in the one line
 	}{
-		{"unreachable broker", []string{"--brokers", dead, state()}, nil, []string{"connect to broker " + dead, "without TLS", "nothing listens there", "connection refused"}},
-		{"unknown host", []string{"--brokers", "no-such-host.invalid:9092", state()}, nil, []string{"connect to broker no-such-host.invalid:9092", "can't be resolved"}},
+		{"unreachable broker", []string{"--brokers", dead, "--start-timeout=300ms", state()}, nil, []string{"connect to broker " + dead, "without TLS", "nothing listens there", "connection refused"}},
+		{"unknown host", []string{"--brokers", "no-such-host.invalid:9092", "--start-timeout=300ms", state()}, nil, []string{"connect to broker no-such-host.invalid:9092", "can't be resolved"}},
 		{"wrong password", append(sasl, state()), []string{"PAWL_SASL_PASSWORD=hunter2"}, []string{"connect to broker", `SASL PLAIN as "ann"`, "password is wrong"}},
 		{"no credentials", []string{"--brokers", secured.ListenAddrs()[0], state()}, nil, []string{"connect to broker", "without SASL", "want SASL"}},
 		{"TLS to a plain port", []string{"--brokers", b.Addr(), "--tls", state()}, nil, []string{"connect to broker " + b.Addr(), "with TLS", "speak TLS, and this side is set to"}},
@@ -182,6 +185,78 @@ func TestStartErrors(t *testing.T) {
 	if status := holder.status(); status != 0 {
 		t.Errorf("exit status of the holder %d, want 0:\n%s", status, holder.stderr)
 	}
+}
+
+// A broker that is not up yet when a program starts is waited for: the program
+// says so once, and goes on when it is there.
+func TestBrokerComesLater(t *testing.T) {
+	for name, run := range map[string]func(t *testing.T, args []string) (r *running, done func()){
+		"consumers": func(t *testing.T, args []string) (*running, func()) {
+			words := newWordCounter()
+			return start(t, append(args, "--state-dir="+t.TempDir()), words), func() { words.next(t) }
+		},
+		"a queue": func(t *testing.T, args []string) (*running, func()) {
+			handled := make(chan bool, 10)
+			r := startWork(t, args, func(context.Context, messaging.Delivery) error {
+				handled <- true
+				return nil
+			})
+			return r, func() { next(t, handled, "message") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, publish := broker(t, "words", "totals")
+			publish("words", "a")
+			address := deadAddress(t)
+			p, done := run(t, []string{"--brokers", address, "--application=late"})
+			p.stderr.wait(t, `"msg":"waiting for the cluster".*nothing listens there`, 1)
+			forward(t, address, b.Addr())
+			done()
+			if status := p.status(); status != 0 {
+				t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+			}
+			if got := strings.Count(p.stderr.String(), "waiting for the cluster"); got != 1 {
+				t.Errorf("it is said %d times that it waits, want once:\n%s", got, p.stderr)
+			}
+		})
+	}
+}
+
+// forward listens at an address and passes on what comes to another, until the
+// test ends.
+func forward(t *testing.T, from, to string) {
+	t.Helper()
+	l, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open sync.WaitGroup
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		open.Wait()
+	})
+	open.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			pass := func(from, to net.Conn) {
+				// Either side may end first; then both do.
+				_, _ = io.Copy(to, from)
+				_, _ = from.Close(), to.Close()
+			}
+			open.Go(func() { pass(in, out) })
+			open.Go(func() { pass(out, in) })
+		}
+	})
 }
 
 func checkStartError(t *testing.T, status int, stdout, stderr string, want []string) {

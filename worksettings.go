@@ -63,7 +63,7 @@ var workFields = map[string]string{
 	"Concurrency": "concurrency", "MaxUnsettled": "max-unsettled", "MaxSpan": "max-span", "MaxBytes": "max-bytes",
 	"Retry.InPlace": "retry-attempts", "Retry.BackoffMin": "retry-backoff-min", "Retry.BackoffMax": "retry-backoff-max", "Retry.Tiers": "retry-delays",
 	"Breaker.Cooldown": "breaker-cooldown", "DeadLetters.Topic": "dead-letters", "DeadLetters.MaxCrashes": "max-crashes",
-	"CommitInterval": "commit-interval", "DrainTimeout": "drain", "WriteTimeout": "write-timeout", "StuckAfter": "stuck-after",
+	"StartTimeout": "start-timeout", "CommitInterval": "commit-interval", "DrainTimeout": "drain", "WriteTimeout": "write-timeout", "StuckAfter": "stuck-after",
 	"SessionTimeout": "session-timeout", "HeartbeatInterval": "heartbeat-interval", "TopicsInterval": "topics-interval", "HandlerTimeout": "handler-timeout",
 }
 
@@ -97,6 +97,7 @@ func (s *workSettings) table() []config.Setting {
 	}, s.lettersTable(), []config.Setting{
 		{Name: "max-crashes", Value: config.Int(&s.DeadLetters.MaxCrashes, 1), Default: "3", Help: "ends of the process while it handles a message that make it a dead letter"},
 
+		{Name: "start-timeout", Value: config.Duration(&s.StartTimeout), Default: "30s", Help: "time that the brokers are waited for at start"},
 		{Name: "commit-interval", Value: config.Duration(&s.CommitInterval), Default: "500ms", Help: "the most by which a commit follows an ack"},
 		{Name: "drain", Value: config.Duration(&s.DrainTimeout), Default: "10s", Help: "time that handlers have to return at a stop or a revoke"},
 		{Name: "write-timeout", Value: config.Duration(&s.WriteTimeout), Default: "10s", Help: "time of one try to write a retry or a dead letter"},

@@ -181,7 +181,7 @@ func (a *App) Run(ctx context.Context) error {
 		return unlessStopped(ctx, err)
 	}
 	defer a.admin.Close()
-	a.budget = store.NewBudget(a.cfg.Memory / 2)
+	a.budget = store.NewBudget(a.cfg.databases())
 	defer a.budget.Close()
 	a.findCopies()
 	group, err := newGroup(a)
@@ -217,30 +217,12 @@ func (a *App) connect(ctx context.Context) (err error) {
 			a.admin.Close()
 		}
 	}()
-	if err := a.patiently(ctx, func() error { return a.admin.Check(ctx, a.cfg.AllowOldBroker) }); err != nil {
-		return err
-	}
-	return a.patiently(ctx, func() error { return a.prepareTopics(ctx) })
-}
-
-// startTries is how often the cluster is tried at start before it is said what
-// is wrong: a connection may break at any time.
-const startTries = 3
-
-// patiently tries again after an error that may go away by itself.
-func (a *App) patiently(ctx context.Context, do func() error) error {
-	for try := 1; ; try++ {
-		err := do()
-		if err == nil || try == startTries || !kafka.Transient(err) {
+	return kafka.Await(ctx, a.cfg.StartTimeout, a.log, func() error {
+		if err := a.admin.Check(ctx, a.cfg.AllowOldBroker); err != nil {
 			return err
 		}
-		a.log.Warn("start: trying again", "error", err)
-		select {
-		case <-time.After(a.cfg.BackoffMin << try):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+		return a.prepareTopics(ctx)
+	})
 }
 
 // work runs the membership and the shards. It has three parts that end in
@@ -485,17 +467,6 @@ func (a *App) View(id ShardID, fn func(*store.Transaction) error) error {
 		return err
 	}
 	return stale() // this process may have stood still in between
-}
-
-// share returns a shard's share of a budget in bytes: at least the one, and,
-// where that is not 0, at most the other, which counts for more.
-func (a *App) share(budget, least, most int64) int64 {
-	n := max(1, len(a.group.owned()))
-	v := max(budget/int64(n), least)
-	if most > 0 {
-		v = min(v, most)
-	}
-	return v
 }
 
 // pauseShards is the number of busy shards for which the commit pause is

@@ -56,6 +56,7 @@ type Config struct {
 	TransactionTimeout  time.Duration // after which the broker aborts an open transaction: 10 s
 	FlushInterval       time.Duration // the age of unflushed state that a crash makes this process read again: 60 s
 	FlushBytes          int64         // and its size: 64 MiB
+	StartTimeout        time.Duration // for the brokers to be there at start: 30 s
 	FenceTimeout        time.Duration // for the last owner's transaction to end: 60 s
 	RestoreStall        time.Duration // without progress, after which a restore fails and says why: 60 s
 	BackoffMin          time.Duration // before a failed shard starts again, at first: 100 ms
@@ -109,6 +110,7 @@ const (
 	defaultTransactionTimeout  = 10 * time.Second // a transaction is only open while it is on the wire
 	defaultFlushInterval       = 60 * time.Second
 	defaultFlushBytes          = 64 << 20
+	defaultStartTimeout        = 30 * time.Second // what starts beside this process, such as a broker, is there by then
 	defaultFenceTimeout        = 60 * time.Second
 	defaultRestoreStall        = 60 * time.Second
 	defaultBackoffMin          = 100 * time.Millisecond
@@ -138,6 +140,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.TransactionTimeout, defaultTransactionTimeout)
 	setDefault(&c.FlushInterval, defaultFlushInterval)
 	setDefault(&c.FlushBytes, defaultFlushBytes)
+	setDefault(&c.StartTimeout, defaultStartTimeout)
 	setDefault(&c.FenceTimeout, defaultFenceTimeout)
 	setDefault(&c.RestoreStall, defaultRestoreStall)
 	setDefault(&c.BackoffMin, defaultBackoffMin)
@@ -193,6 +196,7 @@ func (c Config) validate() error {
 		{"CommitPause", "commit pause", c.CommitPause, 0, c.CommitInterval},
 		{"TransactionTimeout", "transaction timeout", c.TransactionTimeout, time.Second, 15 * time.Minute},
 		{"FlushInterval", "flush interval", c.FlushInterval, time.Second, 24 * time.Hour},
+		{"StartTimeout", "start timeout", c.StartTimeout, time.Millisecond, 24 * time.Hour},
 		{"FenceTimeout", "fence timeout", c.FenceTimeout, time.Second, time.Hour},
 		{"RestoreStall", "restore stall", c.RestoreStall, time.Second, 24 * time.Hour},
 		{"BackoffMin", "shortest back-off", c.BackoffMin, time.Millisecond, c.BackoffMax},

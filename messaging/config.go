@@ -76,6 +76,7 @@ type Config struct {
 	// For RunBatch: the most messages of a call, 100.
 	BatchMax int
 
+	StartTimeout      time.Duration // for the brokers to be there at start: 30 s
 	CommitInterval    time.Duration // the most by which a commit follows an ack: 500 ms
 	DrainTimeout      time.Duration // how long handlers have to return after a revoke or a stop: 10 s
 	WriteTimeout      time.Duration // of one try to write a retry or a dead letter: 10 s
@@ -220,6 +221,7 @@ func (c Config) withDefaults() Config {
 	c.DeadLetters.Topic = cmp.Or(c.DeadLetters.Topic, DeadLetterTopic(c.Application, c.Consumer))
 	c.DeadLetters.MaxCrashes = cmp.Or(c.DeadLetters.MaxCrashes, 3)
 	c.BatchMax = cmp.Or(c.BatchMax, 100)
+	c.StartTimeout = cmp.Or(c.StartTimeout, 30*time.Second)
 	c.CommitInterval = cmp.Or(c.CommitInterval, 500*time.Millisecond)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, 10*time.Second)
@@ -309,6 +311,7 @@ func (c Config) validate() error {
 		{"Retry.BackoffMax", "longest back-off", c.Retry.BackoffMax, c.Retry.BackoffMin, time.Hour},
 		{"Breaker.Cooldown", "breaker's cool-down", c.Breaker.Cooldown, time.Millisecond, c.Breaker.CooldownMax},
 		{"Breaker.CooldownMax", "breaker's longest cool-down", c.Breaker.CooldownMax, c.Breaker.Cooldown, 24 * time.Hour},
+		{"StartTimeout", "start timeout", c.StartTimeout, time.Millisecond, 24 * time.Hour},
 		{"CommitInterval", "commit interval", c.CommitInterval, 10 * time.Millisecond, time.Minute},
 		{"DrainTimeout", "drain timeout", c.DrainTimeout, 10 * time.Millisecond, time.Hour},
 		{"WriteTimeout", "write timeout", c.WriteTimeout, 100 * time.Millisecond, time.Hour},

@@ -20,23 +20,21 @@ const (
 	tierRetention     = 4        // so many times a tier's delay a message must be kept in it
 )
 
-// prepare looks at the input and makes the topics that go with it. While the
-// cluster can't be reached it tries again, until ctx ends.
+// prepare looks at the input and makes the topics that go with it. A cluster
+// that is not there yet is waited for.
 func (w *Worker) prepare(ctx context.Context) error {
-	backoff := startBackoff
-	for {
-		err := w.tryPrepare(ctx)
-		if err == nil || ctx.Err() != nil || !kafka.Transient(err) {
+	return kafka.Await(ctx, w.cfg.StartTimeout, w.log, func() error {
+		// It knows best what is wrong with a connection.
+		if err := w.admin.Check(ctx, true); err != nil {
 			return err
 		}
-		w.log.Warn("start", "error", err, "again in", backoff)
-		select {
-		case <-time.After(backoff):
-		case <-ctx.Done():
-			return ctx.Err()
+		if w.lettersAdmin != w.admin {
+			if err := w.lettersAdmin.Check(ctx, true); err != nil {
+				return fmt.Errorf("cluster of the dead letters: %w", err)
+			}
 		}
-		backoff = min(2*backoff, 10*time.Second)
-	}
+		return w.tryPrepare(ctx)
+	})
 }
 
 func (w *Worker) tryPrepare(ctx context.Context) error {
