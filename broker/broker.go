@@ -16,23 +16,25 @@ import (
 
 // Broker is a running broker. Its methods are safe for concurrent use.
 type Broker struct {
-	dir         string
-	config      Config
-	settings    settings // the broker's own
-	id          string   // of the cluster that it is all of
-	lock        *lock
-	disk        *disk
-	db          *pebble.DB
-	writer      *writer
-	requests    *budget // bytes of requests in flight from outside
-	ownRequests *budget // and from this process
-	answers     *budget // bytes of answers in flight
-	ahead       *budget // and of what was read before it was asked for
-	sasl        *authenticator
-	inside      *pipeListener
-	outside     net.Listener // nil unless it listens
-	address     string       // that clients from outside are told
-	latency     latencies
+	dir           string
+	config        Config
+	settings      settings // the broker's own
+	id            string   // of the cluster that it is all of
+	lock          *lock
+	disk          *disk
+	db            *pebble.DB
+	writer        *writer
+	requests      *budget // bytes of requests in flight from outside
+	smallRequests *budget // and of small ones
+	ownRequests   *budget // and from this process
+	answers       *budget // bytes of answers in flight
+	ahead         *budget // and of what was read before it was asked for
+	sasl          *authenticator
+	files         openFiles
+	inside        *pipeListener
+	outside       net.Listener // nil unless it listens
+	address       string       // that clients from outside are told
+	latency       latencies
 
 	ctx    context.Context // ends when the broker closes or dies
 	cancel context.CancelFunc
@@ -61,6 +63,9 @@ type Broker struct {
 		byProducer   map[int64]*transaction
 		groups       map[string]*group
 		connections  map[*connection]struct{}
+		outside      int64 // of them, from outside the process
+		refused      int64 // for want of room
+		refusedAt    time.Time
 		recents      recents
 		reclaim      map[uint32]struct{} // partitions whose data were deleted, and are on disk still
 	}
@@ -95,6 +100,7 @@ func open(dir string, c Config) (_ *Broker, err error) {
 	if b.settings, err = newSettings(c.Settings); err != nil {
 		return nil, err
 	}
+	b.files = shareFiles(openFilesLimit())
 	b.disk = newDisk(c.fs, b.diskFull)
 	if b.lock, err = takeLock(c.fs, dir); err != nil {
 		return nil, err
@@ -122,7 +128,7 @@ func open(dir string, c Config) (_ *Broker, err error) {
 	if err := b.checkBlobs(); err != nil {
 		return nil, err
 	}
-	b.requests, b.ownRequests = newBudget(c.Memory/8), newBudget(c.Memory/8)
+	b.requests, b.smallRequests, b.ownRequests = newBudget(c.Memory/16), newBudget(c.Memory/16), newBudget(c.Memory/8)
 	b.answers, b.ahead = newBudget(c.Memory/8), newBudget(c.Memory/16)
 	b.mu.recents.max = c.Memory / 16
 	b.sasl = newAuthenticator(c.Users)
@@ -161,7 +167,8 @@ func open(dir string, c Config) (_ *Broker, err error) {
 // connection, without TLS or a password.
 func (b *Broker) Cluster() cluster.Cluster {
 	return cluster.Cluster{
-		Brokers: []string{inMemory},
+		Brokers:   []string{inMemory},
+		OneBroker: true,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return b.inside.dial(ctx)
 		},

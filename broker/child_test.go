@@ -30,7 +30,8 @@ type childSettings struct {
 	Settings map[string]string
 	Unsynced bool
 	Memory   int64
-	Kfake    bool // not this broker, but kfake with a data directory
+	Kfake    bool   // not this broker, but kfake with a data directory
+	Files    uint64 // how many files it may have open, if not as many as this process
 }
 
 func runChild() {
@@ -41,6 +42,11 @@ func runChild() {
 	var s childSettings
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		panic(err)
+	}
+	if s.Files > 0 {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: s.Files, Max: s.Files}); err != nil {
+			panic(err)
+		}
 	}
 	if s.Kfake {
 		runKfake(s.Dir)

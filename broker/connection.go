@@ -83,11 +83,24 @@ func (b *Broker) connect(conn net.Conn, inside bool) *connection {
 		c.requests = b.ownRequests // whoever is outside can't use them up
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.mu.closed || b.ctx.Err() != nil || int64(len(b.mu.connections)) >= b.settings.number("max.connections") {
+	if b.mu.closed || b.ctx.Err() != nil {
+		b.mu.Unlock()
 		return nil
 	}
+	if room, say := b.roomLocked(inside); !room {
+		n, refused := len(b.mu.connections), b.mu.refused
+		b.mu.Unlock()
+		if say {
+			b.config.Logger.Warn("a connection is refused: there are too many", "dir", b.dir, "connections", n, "refused", refused,
+				"max.connections", b.settings.number("max.connections"), "max for the limit of open files", b.files.connections)
+		}
+		return nil
+	}
+	defer b.mu.Unlock()
 	b.mu.connections[c] = struct{}{}
+	if !inside {
+		b.mu.outside++
+	}
 	b.wg.Go(c.serve)
 	return c
 }
@@ -127,6 +140,9 @@ func (c *connection) serve() {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
 	delete(c.b.mu.connections, c)
+	if !c.inside {
+		c.b.mu.outside--
+	}
 }
 
 // sending is an answer on its way, and the request that it is to.
@@ -148,7 +164,7 @@ func (c *connection) read(ctx context.Context, answers chan<- sending) error {
 			c.drop(sending{f, a})
 			return err
 		}
-		f.decoded(c.requests)
+		f.decoded()
 		select {
 		case answers <- sending{f, a}:
 		case <-ctx.Done():
@@ -181,7 +197,7 @@ func (c *connection) drop(s sending) {
 	if s.answer.release != nil {
 		s.answer.release()
 	}
-	c.requests.give(s.frame.weight)
+	s.frame.from.give(s.frame.weight)
 }
 
 func (c *connection) write(ctx context.Context, answers <-chan sending) {

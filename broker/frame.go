@@ -41,13 +41,14 @@ const (
 
 var errFrame = errors.New("that is not a request")
 
-// A frame is one request as it came. Its weight is taken from the budget.
+// A frame is one request as it came. Its weight is taken from a budget.
 type frame struct {
 	key, version int16
 	correlation  int32
 	clientID     string
 	req          kmsg.Request
 	weight       int64
+	from         *budget
 	unsupported  bool // it asks for versions in a version that is not known
 }
 
@@ -75,6 +76,7 @@ func (c *connection) readFrame(ctx context.Context) (f *frame, err error) {
 		key:         int16(binary.BigEndian.Uint16(head[4:])),
 		version:     int16(binary.BigEndian.Uint16(head[6:])),
 		correlation: int32(binary.BigEndian.Uint32(head[8:])),
+		from:        c.requests,
 	}
 	a, ok := apis[f.key]
 	switch {
@@ -91,7 +93,7 @@ func (c *connection) readFrame(ctx context.Context) (f *frame, err error) {
 	}
 	defer func() {
 		if err != nil {
-			c.requests.give(f.weight)
+			f.from.give(f.weight)
 		}
 	}()
 	body, err := c.readBody(ctx, f, size-frameHeader)
@@ -112,12 +114,23 @@ const (
 // once, if there is memory for it.
 const wholeMax = 8 << 20
 
+// smallMax is how big a request may be that waits in the connection's own buffer
+// until all of it has come, and has a budget apart: those who send a part of
+// something big, and take their time, hold up nobody who asks for little.
+const smallMax = 8 << 10
+
 // readBody reads the rest of a request, a piece at a time, each taken from the
 // budget before.
 func (c *connection) readBody(ctx context.Context, f *frame, size int64) ([]byte, error) {
 	each := int64(1)
 	if f.key != int16(kmsg.Produce) {
 		each = decodingWeight
+	}
+	if size <= smallMax && !c.inside {
+		if _, err := c.in.Peek(int(size)); err != nil {
+			return nil, err
+		}
+		f.from = c.b.smallRequests
 	}
 	if n := size * each; c.inside && size <= wholeMax && n <= c.requests.total && c.requests.try(n) {
 		f.weight += n
@@ -143,14 +156,14 @@ func (c *connection) readBody(ctx context.Context, f *frame, size int64) ([]byte
 
 // takeRequest takes from the budget, in time.
 func (c *connection) takeRequest(ctx context.Context, f *frame, n int64) error {
-	n = min(n, c.requests.total-f.weight)
+	n = min(n, f.from.total-f.weight)
 	if n <= 0 {
 		return nil
 	}
-	if !c.requests.try(n) {
+	if !f.from.try(n) {
 		ctx, cancel := context.WithTimeout(ctx, frameTime)
 		defer cancel()
-		if err := c.requests.take(ctx, n); err != nil {
+		if err := f.from.take(ctx, n); err != nil {
 			return fmt.Errorf("wait for memory: %w", err)
 		}
 	}
@@ -184,12 +197,12 @@ func (f *frame) decode(body []byte) error {
 }
 
 // decoded gives back what decoding might have taken.
-func (f *frame) decoded(b *budget) {
+func (f *frame) decoded() {
 	if f.key == int16(kmsg.Produce) {
 		return
 	}
 	keep := f.weight / decodingWeight * decodedWeight
-	b.give(f.weight - keep)
+	f.from.give(f.weight - keep)
 	f.weight = keep
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -88,57 +87,6 @@ func TestB6HostileBytes(t *testing.T) {
 
 func isReset(err error) bool {
 	return strings.Contains(err.Error(), "reset") || strings.Contains(err.Error(), "broken pipe")
-}
-
-// A thousand connections, most of which say half of something, leave the broker
-// up and within its memory.
-func TestB6ManyConnections(t *testing.T) {
-	k := start(t, listening())
-	k.create("out", 1)
-	n := 1000
-	if os.Getenv("PAWL_SOAK") != "" {
-		n = 9000
-	}
-	half := append(size(100<<20, 0, 0, 0, 9, 0, 0, 0, 0), make([]byte, 100<<10)...)
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	var conns []net.Conn
-	defer func() {
-		for _, c := range conns {
-			_ = c.Close()
-		}
-	}()
-	for i := range n {
-		c, err := net.Dial("tcp", k.Addr())
-		if err != nil {
-			t.Fatalf("connection %d: %v", i, err)
-		}
-		conns = append(conns, c)
-		if i%10 == 0 {
-			// It claims a hundred megabytes, and sends a little of it.
-			if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Write(half); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Fatal(err)
-			}
-		}
-	}
-	for len(k.Snapshot().Topics) == 0 || k.Snapshot().Connections < n {
-		waitFor(k.ctx, 10*time.Millisecond)
-	}
-	runtime.ReadMemStats(&after)
-	if used, limit := int64(after.HeapAlloc)-int64(before.HeapAlloc), k.config.withDefaults().Memory+int64(n)*64<<10; used > limit {
-		t.Errorf("%d connections take %d MB, more than %d MB", n, used>>20, limit>>20)
-	}
-	if got := k.requests.used(); got > k.requests.total {
-		t.Errorf("requests take %d bytes, more than %d", got, k.requests.total)
-	}
-	cl := k.client()
-	if _, err := k.topicID(cl, "out"); err != nil {
-		t.Errorf("a client within the process: %v", err)
-	}
 }
 
 // A client that doesn't read its answers does not hold up others, nor more than

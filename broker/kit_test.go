@@ -19,6 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	runChild() // a process that a test kills
+	runCrowd() // or one of many clients
 	// The storage library leaves this one behind when it fails late in opening.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/cockroachdb/pebble/v2.(*ConcurrencyLimitScheduler).periodicGranter"))
 }

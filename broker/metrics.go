@@ -17,6 +17,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	connectionsDesc   = describe("connections", "Connections that are open.")
+	refusedDesc       = describe("connections_refused_total", "Connections that were refused, for there were too many.")
 	requestsDesc      = describe("requests_total", "Requests that were read.")
 	diskBytesDesc     = describe("disk_bytes", "Bytes that the storage takes on disk.")
 	diskFullDesc      = describe("disk_full", "1 while the disk has too little room, so that writes are refused.")
@@ -35,7 +36,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		connectionsDesc, requestsDesc, diskBytesDesc, diskFullDesc, stallsDesc, topicBytesDesc, startDesc, stableDesc, endDesc,
+		connectionsDesc, refusedDesc, requestsDesc, diskBytesDesc, diskFullDesc, stallsDesc, topicBytesDesc, startDesc, stableDesc, endDesc,
 		groupMembersDesc, groupOffsetDesc, groupLagDesc, openDesc, openOldestSecDesc,
 	} {
 		ch <- d
@@ -52,6 +53,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
 	}
 	gauge(connectionsDesc, float64(s.Connections))
+	counter(refusedDesc, s.Refused)
 	counter(requestsDesc, s.Requests)
 	gauge(diskBytesDesc, float64(s.DiskBytes))
 	full := 0.0

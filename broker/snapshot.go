@@ -29,6 +29,7 @@ type Snapshot struct {
 	Advertised   string        `json:"advertised,omitempty"`
 	ClusterID    string        `json:"clusterId"`
 	Connections  int           `json:"connections"`
+	Refused      int64         `json:"refused"` // connections, for there were too many
 	Requests     int64         `json:"requests"`
 	DiskBytes    int64         `json:"diskBytes"`
 	DiskFull     bool          `json:"diskFull"`
@@ -107,7 +108,7 @@ func (b *Broker) Snapshot() Snapshot {
 		return s
 	}
 	s.DiskBytes = int64(b.db.Metrics().DiskSpaceUsage())
-	s.Connections = len(b.mu.connections)
+	s.Connections, s.Refused = len(b.mu.connections), b.mu.refused
 	for _, name := range slices.Sorted(maps.Keys(b.mu.topics)) {
 		t := b.mu.topics[name]
 		st := Topic{Name: name, ID: base64.RawURLEncoding.EncodeToString(t.id[:]), Settings: maps.Clone(t.settings)}

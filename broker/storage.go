@@ -38,7 +38,7 @@ func (b *Broker) storageOptions() *pebble.Options {
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       1000,
 		LBaseMaxBytes:               256 << 20,
-		MaxOpenFiles:                4096,
+		MaxOpenFiles:                b.files.storage,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 		FlushDelayDeleteRange:       time.Second,
 		FlushSplitBytes:             64 << 20,
