@@ -31,6 +31,7 @@ func (a *application) serve(ctx context.Context, p *program) (err error) {
 		}
 		defer func() { err = errors.Join(err, own.close()) }() // after everything that uses it
 		a.Cluster = own.Cluster()
+		a.Memory = max(a.Memory-own.memory, consumersLeast)
 		own.say(p, a.StateDir)
 		alive, cancel := own.alive(ctx)
 		defer cancel()

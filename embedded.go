@@ -96,27 +96,32 @@ const brokerDir = "broker.data"
 // within is a broker that runs within the process.
 type within struct {
 	*broker.Broker
+	memory int64        // its part of the program's
 	secret string       // for backups
 	forget func() error // undoes announce
 }
 
-// brokerMemory is the least that the broker makes do with.
-const brokerMemory = 64 << 20
+// What the broker makes do with at least, and the consumers beside it.
+const (
+	brokerLeast    = 64 << 20
+	consumersLeast = 64 << 20
+)
 
-// start opens the broker in a state directory. It may take a quarter of the
-// program's memory.
+// start opens the broker in a state directory. It takes a quarter of the
+// program's memory, and leaves the others.
 func (e *embedded) start(p *program, stateDir string, metrics prometheus.Registerer) (*within, error) {
+	memory := max(brokerLeast, p.memory/4)
 	b, err := broker.Open(filepath.Join(stateDir, brokerDir), broker.Config{
 		Listen: e.listen, Advertise: e.advertise, Insecure: e.insecure,
 		Settings: map[string]string{"num.partitions": fmt.Sprint(e.partitions)},
-		Memory:   max(brokerMemory, p.memory/4),
+		Memory:   memory,
 		Logger:   p.log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	metrics.MustRegister(b.Metrics())
-	return &within{Broker: b, secret: rand.Text(), forget: func() error { return nil }}, nil
+	return &within{Broker: b, memory: memory, secret: rand.Text(), forget: func() error { return nil }}, nil
 }
 
 // say says that the broker is there, once other programs may use it.

@@ -14,8 +14,9 @@ import (
 // shard with few keys doubles a heap of 4 MB hundreds of times a second. With
 // memory, the budget in bytes that consumer.Config.Memory also has, it runs
 // when the heap reaches half the budget or twice what is alive, whichever is
-// more. The memory limit is set to twice the budget, above which the collector
-// runs as often as it must.
+// more. The memory limit is set to 11 eighths of the budget, above which the
+// collector runs as often as it must: with what the databases hold, which is
+// half of the budget and not the collector's, the process stays within twice.
 //
 // Where GOGC or GOMEMLIMIT is set in the environment, that one holds, and only
 // the other is tuned. The function that is returned brings back what was
@@ -24,7 +25,7 @@ func TuneGC(memory int64) (restore func()) {
 	f := &gcFloor{bytes: uint64(memory / 2)}
 	limit := debug.SetMemoryLimit(-1)
 	if _, ok := os.LookupEnv("GOMEMLIMIT"); !ok {
-		debug.SetMemoryLimit(2 * memory)
+		debug.SetMemoryLimit(memory / 8 * 11)
 	}
 	if _, ok := os.LookupEnv("GOGC"); !ok {
 		f.begin()

@@ -56,8 +56,8 @@ func TestTuneGC(t *testing.T) {
 	limit := debug.SetMemoryLimit(-1)
 	runtime.GC()
 	restore := TuneGC(memory)
-	if got := debug.SetMemoryLimit(-1); got != 2*memory {
-		t.Errorf("memory limit %d, want %d", got, 2*memory)
+	if got := debug.SetMemoryLimit(-1); got != memory/8*11 {
+		t.Errorf("memory limit %d, want %d", got, memory/8*11)
 	}
 	during := cycles(garbage)
 	if during < 5 || during > 20 {

@@ -12,7 +12,7 @@ import (
 )
 
 // What a program's budget is where none is set: two fifths of the memory that
-// there is, since the memory limit is twice the budget and something must be
+// there is, since a program takes up to twice its budget and something must be
 // left for stacks and the kernel; but no more than memoryMost, so that a
 // program does not take a large machine for itself unless it is told to, and no
 // less than a consumer makes do with.
@@ -33,7 +33,7 @@ func defaultMemory(env []string, limits []memoryLimit) (budget int64, why string
 	for _, v := range env {
 		if text, ok := strings.CutPrefix(v, "GOMEMLIMIT="); ok {
 			if n, ok := goMemory(text); ok {
-				// The runtime's own limit is what the budget is half of.
+				// Whoever sets the runtime's limit wants the program to stay within it.
 				budget, why = min(budget, n/2), "half of GOMEMLIMIT"
 			}
 		}

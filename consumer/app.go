@@ -181,7 +181,7 @@ func (a *App) Run(ctx context.Context) error {
 		return unlessStopped(ctx, err)
 	}
 	defer a.admin.Close()
-	a.budget = store.NewBudget(a.cfg.Memory / 2)
+	a.budget = store.NewBudget(a.cfg.databases())
 	defer a.budget.Close()
 	a.findCopies()
 	group, err := newGroup(a)
@@ -467,17 +467,6 @@ func (a *App) View(id ShardID, fn func(*store.Transaction) error) error {
 		return err
 	}
 	return stale() // this process may have stood still in between
-}
-
-// share returns a shard's share of a budget in bytes: at least the one, and,
-// where that is not 0, at most the other, which counts for more.
-func (a *App) share(budget, least, most int64) int64 {
-	n := max(1, len(a.group.owned()))
-	v := max(budget/int64(n), least)
-	if most > 0 {
-		v = min(v, most)
-	}
-	return v
 }
 
 // pauseShards is the number of busy shards for which the commit pause is

@@ -60,9 +60,9 @@ func (r *incarnation) openLoop(life context.Context) {
 	user, cancel := context.WithCancel(life)
 	r.cancel = cancel
 	r.handle = newHandle(user, s.id, topic.Partition{Topic: s.set.topics[0].Name(), Number: s.partition}, r.db)
-	limit := s.app.share(s.app.cfg.Memory/4, 256<<10, s.app.cfg.TransactionBytes)
-	r.inputLimit = int(limit)
-	r.worker = newWorker(r.handle, s.set.consumer, r.db, limit)
+	mine := s.app.shares()
+	r.inputLimit = int(mine.input)
+	r.worker = newWorker(r.handle, s.set.consumer, r.db, mine.transaction)
 	r.workerDone = make(chan struct{})
 	r.worker.start(r.workerDone)
 

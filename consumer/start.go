@@ -158,7 +158,7 @@ func (r *incarnation) open(ctx context.Context) error {
 // openDatabase opens the shard's database.
 func (r *incarnation) openDatabase() error {
 	s := r.s
-	options := store.Options{TableCache: s.app.share(s.app.cfg.Memory/4, 64<<10, 0)}
+	options := store.Options{TableCache: s.app.shares().tables}
 	if i, ok := s.set.consumer.(OptionsIniter); ok {
 		i.InitOptions(&options)
 	}
@@ -193,7 +193,7 @@ func (r *incarnation) fence(ctx context.Context) error {
 		TransactionalID:        TransactionalID(s.app.cfg.Application, s.id),
 		TransactionTimeout:     s.app.cfg.TransactionTimeout,
 		Topics:                 append(topicNames(s.set.topics), s.changelogPartition().Topic),
-		FetchMaxPartitionBytes: int(s.app.share(s.app.cfg.Memory/8, 256<<10, 4<<20)),
+		FetchMaxPartitionBytes: int(s.app.shares().fetch),
 	})
 	if err != nil {
 		return err
