@@ -243,6 +243,7 @@ func testProgram(t *testing.T, addr, application string, publish func(topic stri
 		t.Errorf("total %v, want %v", got, want)
 	}
 	p.stderr.wait(t, `"msg":"running"`, 2)
+	p.stderr.wait(t, "the changelog is on one broker alone", 1)
 	if status, body := p.get("/readyz"); status != 200 {
 		t.Errorf("/readyz: %d %s, want 200", status, body)
 	}
@@ -309,6 +310,9 @@ func TestProgramWithoutBrokers(t *testing.T) {
 			if got, want := readTotal(t, cfg, 3, word, round), (Total{word, round + 1}); got != want {
 				t.Errorf("at start %d total %d of %s is %v, want %v", round, round, word, got, want)
 			}
+		}
+		if s := p.stderr.String(); strings.Contains(s, "on one broker alone") {
+			t.Errorf("it warns that its own broker is one:\n%s", s)
 		}
 		if _, body := p.get("/v1/broker"); !strings.Contains(body, `"name": "word-count.words.changelog"`) {
 			t.Errorf("/v1/broker does not show the changelog:\n%s", body)

@@ -27,6 +27,10 @@ type Cluster struct {
 	// SASL, when its mechanism is set, authenticates every connection.
 	SASL SASL
 
+	// OneBroker says that the cluster is one broker, and never more: that what it
+	// holds is there once is no mistake. The in-process broker says so.
+	OneBroker bool `json:"-"`
+
 	// Dial opens the connections, in place of the operating system's network
 	// and below TLS. The in-process broker is reached by it.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `json:"-"`

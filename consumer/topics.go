@@ -152,7 +152,7 @@ func (a *App) changelogOf(ctx context.Context, set *set) (changelogInfo, error) 
 	if ms, err := strconv.ParseInt(settings["delete.retention.ms"], 10, 64); err == nil {
 		full.TombstoneRetention = time.Duration(min(ms, int64(100*365*24*time.Hour/time.Millisecond))) * time.Millisecond
 	}
-	if info.Replication == 1 || settings["min.insync.replicas"] == "1" {
+	if !a.cfg.Cluster.OneBroker && (info.Replication == 1 || settings["min.insync.replicas"] == "1") {
 		a.log.Warn("the changelog is on one broker alone: what that loses, is lost", "topic", name, "replication", info.Replication, "min.insync.replicas", settings["min.insync.replicas"])
 	}
 	a.mu.Lock()
