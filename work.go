@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/admin"
 	"github.com/pawlstream/pawl/internal/kafka"
@@ -24,14 +26,23 @@ import (
 // With no brokers named, Work starts one within the process, as Main does, and
 // makes the topic there; with brokers named, the topic must exist, and no state
 // directory is needed.
-func Work(topic string, handler messaging.Handler) {
-	runProcess(&queue{topic: topic, handler: handler})
+func Work(topic string, handler messaging.Handler, opts ...WorkOption) {
+	runProcess(newQueue(topic, handler, opts))
+}
+
+// A WorkOption is what [Work] is told that no flag can say.
+type WorkOption func(*messaging.Config)
+
+// Traced gives each call of the handler a span of the provider: see
+// [messaging.Config].
+func Traced(by trace.TracerProvider) WorkOption {
+	return func(c *messaging.Config) { c.TracerProvider = by }
 }
 
 // RunWork runs a handler as [Work] does, within a process that has more to do,
 // as [Run] runs consumers.
-func RunWork(ctx context.Context, o Options, topic string, handler messaging.Handler) int {
-	p := program{Options: o, body: &queue{topic: topic, handler: handler}}
+func RunWork(ctx context.Context, o Options, topic string, handler messaging.Handler, opts ...WorkOption) int {
+	p := program{Options: o, body: newQueue(topic, handler, opts)}
 	return p.run(ctx)
 }
 
@@ -40,6 +51,14 @@ type queue struct {
 	workSettings
 	topic   string
 	handler messaging.Handler
+}
+
+func newQueue(topic string, handler messaging.Handler, opts []WorkOption) *queue {
+	q := &queue{topic: topic, handler: handler}
+	for _, set := range opts {
+		set(&q.Config)
+	}
+	return q
 }
 
 func (q *queue) general() general { return general{q.process, q.memory} }

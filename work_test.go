@@ -9,18 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/pawlstream/pawl"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/messaging"
 )
 
 // startWork starts a program that works on the topic "words".
-func startWork(t *testing.T, args []string, h messaging.Handler) *running {
+func startWork(t *testing.T, args []string, h messaging.Handler, opts ...pawl.WorkOption) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t, newOutput(), newOutput(), cancel, make(chan int, 1)}
 	o := pawl.Options{Name: "/usr/local/bin/Word_Work", Args: append([]string{"--log-format=json"}, args...), Env: []string{"HOME=" + t.TempDir()}, Stdout: r.stdout, Stderr: r.stderr}
-	go func() { r.ended <- pawl.RunWork(ctx, o, "words", h) }()
+	go func() { r.ended <- pawl.RunWork(ctx, o, "words", h, opts...) }()
 	return r
 }
 
@@ -131,6 +134,39 @@ func TestWorkWithoutBrokers(t *testing.T) {
 	}
 	if status, body := p.get("/v1/broker"); status != 200 || !strings.Contains(body, `"name": "word-work.words"`) {
 		t.Errorf("/v1/broker: %d %s, want 200 and the group", status, body)
+	}
+	if status := p.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
+	}
+}
+
+// spans is a tracer provider that tells the names of the spans that begin.
+type spans struct {
+	noop.TracerProvider
+	begun chan string
+}
+
+type spanTracer struct {
+	noop.Tracer
+	begun chan string
+}
+
+func (s spans) Tracer(string, ...trace.TracerOption) trace.Tracer { return spanTracer{begun: s.begun} }
+
+func (s spanTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	s.begun <- name
+	return s.Tracer.Start(ctx, name, opts...)
+}
+
+// A program that is given a tracer provider makes a span for each call of its
+// handler.
+func TestWorkIsTraced(t *testing.T) {
+	b, publish := broker(t, "words")
+	begun := make(chan string, 100)
+	p := startWork(t, []string{"--brokers", b.Addr()}, func(context.Context, messaging.Delivery) error { return nil }, pawl.Traced(spans{begun: begun}))
+	publish("words", "one")
+	if got := next(t, begun, "span"); !strings.Contains(got, "words") {
+		t.Errorf("a span is named %q, want the topic in it", got)
 	}
 	if status := p.status(); status != 0 {
 		t.Errorf("exit status %d, want 0:\n%s", status, p.stderr)
