@@ -182,7 +182,7 @@ func (s *table[K, V]) load(tx *Transaction, e *entry[V], k *K, key []byte, hash 
 // make returns a new entry of a key that has none.
 func (s *table[K, V]) make(tx *Transaction, k *K, key []byte, hash uint32) (*entry[V], error) {
 	if *k != *k {
-		return nil, s.t.keyError(*k)
+		return nil, s.t.keyError(k)
 	}
 	if tx.cache.excess() > 0 {
 		tx.evict(evictBytes, evictSteps)

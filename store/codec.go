@@ -14,7 +14,8 @@ import (
 // Two keys that aren't equal must not have the same bytes, unless DecodeKey
 // turns both into the same key.
 type KeyCodec[K any] interface {
-	// AppendKey appends the bytes of k to dst.
+	// AppendKey appends the bytes of k to dst. It must not keep what k points to,
+	// if it has pointers; strings it may keep.
 	AppendKey(dst []byte, k K) []byte
 	// DecodeKey is the inverse. It must not keep src.
 	DecodeKey(src []byte) (K, error)
@@ -222,6 +223,8 @@ type PairCodec[A, B comparable] struct {
 	first  KeyCodec[A]
 	second KeyCodec[B]
 }
+
+func (c PairCodec[A, B]) parts() (pair, first, second any) { return c, c.first, c.second }
 
 const (
 	pairEscape = 0xff

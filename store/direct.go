@@ -337,7 +337,7 @@ func (t *Table[K, V]) In(db *DB) Direct[K, V] { return Direct[K, V]{t, db} }
 
 // Get returns a key's value.
 func (d Direct[K, V]) Get(k K) (v V, ok bool, err error) {
-	stored, err := d.stored(k)
+	stored, err := d.stored(hidden(&k))
 	if err != nil {
 		return v, false, err
 	}
@@ -354,13 +354,13 @@ func (d Direct[K, V]) Get(k K) (v V, ok bool, err error) {
 
 // Put sets a key's value.
 func (d Direct[K, V]) Put(k K, v V) error {
-	stored, err := d.stored(k)
+	stored, err := d.stored(hidden(&k))
 	if err != nil {
 		return err
 	}
 	b, err := d.t.val.Append(d.t.appendHeader(nil, d.db.o.d.now().UnixMilli()), v)
 	if err != nil {
-		return fmt.Errorf("encode value of table %q, key %v: %w", d.t.name, k, err)
+		return fmt.Errorf("encode value of table %q, key %x: %w", d.t.name, stored[len(d.t.prefix):], err)
 	}
 	_, err = d.db.o.d.direct.write(stored, b, nil)
 	return err
@@ -368,18 +368,18 @@ func (d Direct[K, V]) Put(k K, v V) error {
 
 // Delete removes a key, whether or not it is there.
 func (d Direct[K, V]) Delete(k K) error {
-	stored, err := d.stored(k)
+	stored, err := d.stored(hidden(&k))
 	if err == nil {
 		_, err = d.db.o.d.direct.write(stored, nil, nil)
 	}
 	return err
 }
 
-func (d Direct[K, V]) stored(k K) ([]byte, error) {
-	if k != k {
+func (d Direct[K, V]) stored(k *K) ([]byte, error) {
+	if *k != *k {
 		return nil, d.t.keyError(k)
 	}
-	return d.t.key.AppendKey(bytes.Clone(d.t.prefix), k), d.t.conflict()
+	return d.t.key.AppendKey(bytes.Clone(d.t.prefix), d.t.ownKey(k)), d.t.conflict()
 }
 
 // catchUp makes what the table keeps of the keys that were written directly

@@ -37,6 +37,8 @@ type Table[K comparable, V any] struct {
 	fixed    bool // every V takes the same memory
 	isString bool // keys are stored as the strings that they are
 
+	keyStrings []uintptr // where in a key there are strings, if its codec is not one of ours: see hidden
+
 	checked atomic.Uint64 // the registry's generation in which no other table conflicted
 }
 
@@ -60,6 +62,9 @@ func NewTable[K comparable, V any](name string, key KeyCodec[K], val ValueCodec[
 		plain:    isPlain(reflect.TypeFor[V](), true),
 		fixed:    isPlain(reflect.TypeFor[V](), false),
 		isString: isString,
+	}
+	if !keepsNothing(key) {
+		t.keyStrings = stringsIn(nil, reflect.TypeFor[K](), 0)
 	}
 	var o tableOptions
 	for _, set := range options {
@@ -215,7 +220,7 @@ func (t *Table[K, V]) keyBytes(tx *Transaction, k *K) []byte {
 		s := *(*string)(unsafe.Pointer(k)) // K is string: StringCodec is no other type's
 		return unsafe.Slice(unsafe.StringData(s), len(s))
 	}
-	tx.scratch = t.key.AppendKey(tx.scratch[:0], *k)
+	tx.scratch = t.key.AppendKey(tx.scratch[:0], t.ownKey(k))
 	return tx.scratch
 }
 
@@ -241,6 +246,10 @@ func (t *Table[K, V]) keyOf(tx *Transaction, stored []byte) (k K, err error) {
 
 // Get returns a key's value, with the transaction's own writes seen.
 func (t *Table[K, V]) Get(tx *Transaction, k K) (v V, ok bool, err error) {
+	return t.get(tx, hidden(&k))
+}
+
+func (t *Table[K, V]) get(tx *Transaction, k *K) (v V, ok bool, err error) {
 	if err := tx.readable(); err != nil {
 		return v, false, err
 	}
@@ -251,9 +260,9 @@ func (t *Table[K, V]) Get(tx *Transaction, k K) (v V, ok bool, err error) {
 	if err != nil {
 		return v, false, err
 	}
-	e, key, hash := s.find(tx, &k)
+	e, key, hash := s.find(tx, k)
 	if e == nil || !e.known() {
-		if e, err = s.load(tx, e, &k, key, hash); err != nil {
+		if e, err = s.load(tx, e, k, key, hash); err != nil {
 			return v, false, err
 		}
 	}
@@ -268,11 +277,11 @@ func (t *Table[K, V]) Get(tx *Transaction, k K) (v V, ok bool, err error) {
 }
 
 // getCommitted reads past the cache, which a View has none of.
-func (t *Table[K, V]) getCommitted(tx *Transaction, k K) (v V, ok bool, err error) {
-	if k != k {
+func (t *Table[K, V]) getCommitted(tx *Transaction, k *K) (v V, ok bool, err error) {
+	if *k != *k {
 		return v, false, t.keyError(k)
 	}
-	return t.read(tx, t.storedKey(tx, t.keyBytes(tx, &k)))
+	return t.read(tx, t.storedKey(tx, t.keyBytes(tx, k)))
 }
 
 // read decodes the committed value under a stored key. One that has expired is
@@ -337,17 +346,17 @@ func (t *Table[K, V]) expired(at int64, now time.Time) bool {
 	return t.ttl > 0 && at != 0 && now.UnixMilli()-at >= t.ttl.Milliseconds()
 }
 
-func (t *Table[K, V]) keyError(k K) error {
-	return fmt.Errorf("table %q: key %v is not equal to itself", t.name, k)
+func (t *Table[K, V]) keyError(k *K) error {
+	return fmt.Errorf("table %q: key %v is not equal to itself", t.name, t.ownKey(k))
 }
 
 // Put sets a key's value.
-func (t *Table[K, V]) Put(tx *Transaction, k K, v V) error { return t.set(tx, &k, v, true) }
+func (t *Table[K, V]) Put(tx *Transaction, k K, v V) error { return t.set(tx, hidden(&k), v, true) }
 
 // Delete removes a key, whether or not it is there.
 func (t *Table[K, V]) Delete(tx *Transaction, k K) error {
 	var none V
-	return t.set(tx, &k, none, false)
+	return t.set(tx, hidden(&k), none, false)
 }
 
 // set sets a key, whatever it is now.
@@ -382,6 +391,10 @@ func (t *Table[K, V]) set(tx *Transaction, k *K, v V, has bool) error {
 // it has none, and returns it. fn may change its argument in place, and must
 // not touch the same key of the table otherwise.
 func (t *Table[K, V]) Update(tx *Transaction, k K, fn func(V) V) (v V, err error) {
+	return t.update(tx, hidden(&k), fn)
+}
+
+func (t *Table[K, V]) update(tx *Transaction, k *K, fn func(V) V) (v V, err error) {
 	if err := tx.writable(); err != nil {
 		return v, err
 	}
@@ -389,9 +402,9 @@ func (t *Table[K, V]) Update(tx *Transaction, k K, fn func(V) V) (v V, err error
 	if err != nil {
 		return v, err
 	}
-	e, key, hash := s.find(tx, &k)
+	e, key, hash := s.find(tx, k)
 	if e == nil || !e.known() {
-		if e, err = s.load(tx, e, &k, key, hash); err != nil {
+		if e, err = s.load(tx, e, k, key, hash); err != nil {
 			return v, err
 		}
 	}
