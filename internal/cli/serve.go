@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,28 +19,7 @@ import (
 	program "github.com/pawlstream/pawl" // the tests have a function pawl
 	"github.com/pawlstream/pawl/broker"
 	"github.com/pawlstream/pawl/internal/admin"
-	"github.com/pawlstream/pawl/internal/config"
 )
-
-// serveConfig is what the flags of serve say.
-type serveConfig struct {
-	dir       string
-	listen    string
-	advertise string
-	admin     string
-
-	cert, key, clientCA string
-	users               string
-	insecure            bool
-
-	set       []string
-	unsynced  bool
-	memory    int64
-	freeSpace int64
-
-	level  slog.Level
-	format string
-}
 
 func newServeCommand() *cobra.Command {
 	var cfg serveConfig
@@ -54,157 +31,25 @@ What it has acknowledged is on disk, and survives kill -9 and power cuts.
 
 It listens on loopback unless told otherwise. On another address whoever
 connects must say who they are (--users, or --tls-client-ca), unless --insecure
-lets everybody in. The admin port has /healthz, /readyz, /metrics and /v1/broker.
+lets everybody in. The admin port has /healthz, /readyz, /metrics and /v1/broker;
+on another address whoever asks must know --admin-token-file or PAWL_ADMIN_TOKEN.
+
+Each flag has a variable and a key in pawl.yaml: PAWL_FREE_SPACE and free-space
+for --free-space. A flag wins over its variable, and that over the file.
 
 SIGTERM and SIGINT stop it; a second signal ends it at once, which loses nothing
 that was acknowledged either.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := cfg.brokerConfig(cmd)
+			c, err := cfg.load(cmd, os.Environ())
 			if err != nil {
 				return err
 			}
 			return cfg.command(cmd, c)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&cfg.dir, "dir", "", "the directory of the data; it is made if it isn't there")
-	f.StringVar(&cfg.listen, "listen", "127.0.0.1:9092", "the HOST:PORT to listen on")
-	f.StringVar(&cfg.advertise, "advertise", "", "the HOST:PORT that clients are told to connect to (default: the one that is listened on)")
-	f.StringVar(&cfg.admin, "admin", "127.0.0.1:0", "the HOST:PORT of the admin API; port 0 is a free one")
-	f.StringVar(&cfg.cert, "tls-cert", "", "speak TLS, with the certificate in this file")
-	f.StringVar(&cfg.key, "tls-key", "", "the file of the certificate's key")
-	f.StringVar(&cfg.clientCA, "tls-client-ca", "", "let in only clients whose certificate is signed by one in this file")
-	f.StringVar(&cfg.users, "users", "", "a file of who may connect, by SASL PLAIN or SCRAM: a line NAME:PASSWORD each")
-	f.BoolVar(&cfg.insecure, "insecure", false, "let everybody in who reaches an address that is not loopback")
-	f.StringArrayVar(&cfg.set, "set", nil, "a setting of the broker by Kafka's name, such as log.retention.ms=86400000; again for another")
-	f.BoolVar(&cfg.unsynced, "unsynced", false, "acknowledge what is not synced to disk yet: a power cut loses the last moments of it")
-	cfg.memory, cfg.freeSpace = 512<<20, 256<<20
-	f.Var(sizeFlag(&cfg.memory, "512MiB"), "memory", "bound of what requests, answers and caches take")
-	f.Var(sizeFlag(&cfg.freeSpace, "256MiB"), "free-space", "space on the disk below which writes are refused")
-	f.TextVar(&cfg.level, "log-level", slog.LevelInfo, "least level that is logged: debug, info, warn or error")
-	f.StringVar(&cfg.format, "log-format", "text", "format of the log, which goes to standard error: text or json")
+	cfg.add(cmd)
 	return cmd
-}
-
-// textFlag is a flag whose text a value of a program's settings takes.
-type textFlag struct {
-	config.Value
-	shown string // the default
-}
-
-func (f *textFlag) String() string { return f.shown }
-
-func (f *textFlag) Type() string { return f.Form() }
-
-func (f *textFlag) Set(text string) error {
-	f.shown = text
-	return f.Value.Set(text)
-}
-
-func sizeFlag(p *int64, shown string) *textFlag { return &textFlag{config.Bytes(p), shown} }
-
-// brokerConfig is how the flags say that the broker runs, or what is wrong with
-// them.
-func (c serveConfig) brokerConfig(cmd *cobra.Command) (b broker.Config, err error) {
-	host, port, splitErr := net.SplitHostPort(c.listen)
-	switch {
-	case c.dir == "":
-		return b, usagef(cmd, "--dir is not set: name the directory of the broker's data")
-	case splitErr != nil || port == "":
-		return b, usagef(cmd, "--listen %q: want HOST:PORT, such as 127.0.0.1:9092", c.listen)
-	case c.advertise != "" && !connectable(c.advertise):
-		return b, usagef(cmd, "--advertise %q: want a HOST:PORT that a client can connect to", c.advertise)
-	case (c.cert == "") != (c.key == ""):
-		return b, usagef(cmd, "--tls-cert and --tls-key go together, and one of them is not set")
-	case c.clientCA != "" && c.cert == "":
-		return b, usagef(cmd, "--tls-client-ca needs --tls-cert and --tls-key")
-	case c.users == "" && c.clientCA == "" && !c.insecure && !isLoopback(host):
-		return b, usagef(cmd, "--listen %s: others can reach this address, and nobody has to say who they are: set --users or --tls-client-ca, or --insecure to let everybody in", c.listen)
-	case c.format != "text" && c.format != "json":
-		return b, usagef(cmd, "--log-format %q: want text or json", c.format)
-	}
-	b = broker.Config{
-		Listen: c.listen, Advertise: c.advertise, Unsynced: c.unsynced, Memory: c.memory, FreeSpace: c.freeSpace,
-		Insecure: c.insecure || c.clientCA != "", Settings: make(map[string]string),
-	}
-	for _, s := range c.set {
-		name, value, ok := strings.Cut(s, "=")
-		if !ok || name == "" {
-			return b, usagef(cmd, "--set %q: want NAME=VALUE", s)
-		}
-		b.Settings[name] = value
-	}
-	if b.TLS, err = c.tls(); err != nil {
-		return b, err
-	}
-	if c.users != "" {
-		if b.Users, err = readUsers(c.users); err != nil {
-			return b, fmt.Errorf("--users: %w", err)
-		}
-	}
-	return b, nil
-}
-
-// tls reads the certificates, and returns nil if there are none.
-func (c serveConfig) tls() (*tls.Config, error) {
-	if c.cert == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-cert %s with --tls-key %s: %w", c.cert, c.key, err)
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
-	if c.clientCA != "" {
-		pem, err := os.ReadFile(c.clientCA)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %w", err)
-		}
-		t.ClientCAs, t.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !t.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate in PEM form", c.clientCA)
-		}
-	}
-	return t, nil
-}
-
-// usersMax is the size of the longest file of users that is read.
-const usersMax = 1 << 20
-
-// readUsers reads who may connect: a line NAME:PASSWORD each. Empty lines, and
-// those that begin with #, say nothing. No error shows a password.
-func readUsers(name string) ([]broker.User, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, usersMax+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > usersMax {
-		return nil, fmt.Errorf("%s is longer than %d bytes", name, usersMax)
-	}
-	var users []broker.User
-	number := 0
-	for line := range strings.Lines(string(text)) {
-		number++
-		line = strings.TrimRight(line, "\r\n")
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		user, password, ok := strings.Cut(line, ":")
-		if !ok || user == "" || password == "" {
-			return nil, fmt.Errorf("%s line %d: want NAME:PASSWORD", name, number)
-		}
-		users = append(users, broker.User{Name: user, Password: password})
-	}
-	if len(users) == 0 {
-		return nil, fmt.Errorf("%s names nobody", name)
-	}
-	return users, nil
 }
 
 // errStopping says why a broker that was told to stop is not ready.
@@ -317,6 +162,7 @@ func (c serveConfig) serveAPI(ctx context.Context, b *broker.Broker, log *slog.L
 			Logger:   log,
 			Backup:   b.Backup,
 			Secret:   access.Secret,
+			Token:    string(c.adminToken),
 		})
 	}()
 	forget, err := access.Announce(c.dir)
