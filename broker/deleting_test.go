@@ -16,6 +16,12 @@ import (
 // deleteBelow asks that what is below an offset be deleted.
 func (k *kit) deleteBelow(cl *kgo.Client, topic string, offset int64) {
 	k.Helper()
+	if err := k.askToDelete(cl, topic, offset); err != nil {
+		k.Fatal(err)
+	}
+}
+
+func (k *kit) askToDelete(cl *kgo.Client, topic string, offset int64) error {
 	req := kmsg.NewPtrDeleteRecordsRequest()
 	rt := kmsg.NewDeleteRecordsRequestTopic()
 	rt.Topic = topic
@@ -23,10 +29,15 @@ func (k *kit) deleteBelow(cl *kgo.Client, topic string, offset int64) {
 	rp.Offset = offset
 	rt.Partitions = append(rt.Partitions, rp)
 	req.Topics = append(req.Topics, rt)
-	got := ask[*kmsg.DeleteRecordsResponse](k, cl, req).Topics[0].Partitions[0]
-	if err := kerr.ErrorForCode(got.ErrorCode); err != nil || got.LowWatermark != offset {
-		k.Fatalf("delete below %d: start %d, %v", offset, got.LowWatermark, err)
+	resp, err := cl.Request(k.ctx, req)
+	if err != nil {
+		return err
 	}
+	got := resp.(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(got.ErrorCode); err != nil || got.LowWatermark != offset {
+		return fmt.Errorf("delete below %d: start %d, %w", offset, got.LowWatermark, err)
+	}
+	return nil
 }
 
 // Wherever the power is cut while retention and DeleteRecords delete: what was
