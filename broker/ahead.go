@@ -2,6 +2,10 @@ package broker
 
 import (
 	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -9,45 +13,61 @@ import (
 // ahead is what was read for a client while it looks at its last answer: where
 // that was cut short by a limit, the client is about to ask for what follows.
 // Reading takes as long as decoding, so a client that is behind gets on twice
-// as fast. One goroutine at a time uses it, the connection's writer.
+// as fast, and reading goes on while the last answer is sent. One goroutine at a
+// time uses it: the connection's writer, or what that waits for.
 type ahead struct {
 	parts map[*partition]*readAhead
 }
 
 // readAhead is what was read of a partition.
 type readAhead struct {
-	committed bool  // for whom it was read
-	offset    int64 // from which on
-	last      int64
-	records   blocks
-	aborted   []kmsg.FetchResponseTopicPartitionAbortedTransaction
+	committed bool // it is for a reader of committed records
+	*reading
 }
 
 // aheadMin is how much the last answer held of a partition of which more is
 // read: who takes less is not behind, or wants little.
 const aheadMin = 64 << 10
 
-// readAhead reads what follows on what was answered.
+// readAhead reads what follows on what was answered, several partitions at a
+// time.
 func (b *Broker) readAhead(ctx context.Context, c *connection, all []reading, committed bool) {
+	var behind []reading
 	for _, r := range all {
 		if r.p == nil || r.resp.ErrorCode != 0 || r.read < aheadMin || r.last+1 >= r.end || b.isRecent(r.p, r.last+1) {
 			continue
 		}
-		if c.ahead.parts[r.p] != nil {
+		if slices.ContainsFunc(behind, func(o reading) bool { return o.p == r.p }) {
 			continue // it was asked for twice
 		}
-		next := &readAhead{committed: committed, offset: r.last + 1, records: blocks{from: b.ahead}}
-		q := reading{resp: &kmsg.FetchResponseTopicPartition{}, records: &next.records, p: r.p, offset: next.offset, max: r.max, end: r.end, aborts: r.aborts}
-		if err := b.readPartition(ctx, &q, q.max, false); err != nil || q.resp.ErrorCode != 0 || next.records.size == 0 {
+		behind = append(behind, reading{resp: &kmsg.FetchResponseTopicPartition{}, records: &blocks{from: b.ahead}, p: r.p, offset: r.last + 1, max: r.max, end: r.end, aborts: r.aborts})
+	}
+	whole := make([]bool, len(behind))
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range min(len(behind), runtime.GOMAXPROCS(0)) {
+		readers.Go(func() {
+			c.guard(int16(kmsg.Fetch), func() {
+				for n := int(next.Add(1) - 1); n < len(behind); n = int(next.Add(1) - 1) {
+					r := &behind[n]
+					err := b.readPartition(ctx, r, r.max, false)
+					whole[n] = err == nil && r.resp.ErrorCode == 0
+				}
+			})
+		})
+	}
+	readers.Wait()
+	for i := range behind {
+		r := &behind[i]
+		if !whole[i] || r.records.size == 0 {
 			// It is read again when it is asked for, and what is wrong is said then.
-			next.records.release()
+			r.records.release()
 			continue
 		}
-		next.last, next.aborted = q.last, q.resp.AbortedTransactions
 		if c.ahead.parts == nil {
 			c.ahead.parts = make(map[*partition]*readAhead)
 		}
-		c.ahead.parts[r.p] = next
+		c.ahead.parts[r.p] = &readAhead{committed, r}
 	}
 }
 
@@ -58,8 +78,8 @@ func (a *ahead) take(r *reading, room int64, committed bool) bool {
 		return false
 	}
 	delete(a.parts, r.p)
-	*r.records, r.last = next.records, next.last
-	r.resp.AbortedTransactions = append(r.resp.AbortedTransactions, next.aborted...)
+	*r.records, r.last = *next.records, next.last
+	r.resp.AbortedTransactions = append(r.resp.AbortedTransactions, next.resp.AbortedTransactions...)
 	return true
 }
 

@@ -16,7 +16,7 @@ type answer struct {
 	silent  bool                             // the client wants no response
 	last    bool                             // the connection ends with it
 	release func()                           // called when the response is sent, or can't be
-	after   func(ctx context.Context)        // called when it is sent, while the client looks at it
+	beside  func(ctx context.Context)        // called while it is sent, and while the client looks at it
 }
 
 // An api is a kind of request, and the versions of it that are answered. What

@@ -202,13 +202,19 @@ func (c *connection) drop(s sending) {
 
 func (c *connection) write(ctx context.Context, answers <-chan sending) {
 	var buf []byte
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	for s := range answers {
+		beside.Wait() // what goes on beside an answer is done before the next one is begun
 		if wait := s.answer.wait; wait != nil {
 			s.answer = c.await(ctx, s.frame, wait)
 		}
 		err := c.b.durable(s.answer.round)
 		if err == nil && s.answer.resp == nil {
 			err = ErrClosed
+		}
+		if fn := s.answer.beside; err == nil && fn != nil && len(answers) == 0 {
+			beside.Go(func() { c.guard(s.frame.key, func() { fn(ctx) }) })
 		}
 		if err == nil && !s.answer.silent {
 			if f, ok := s.answer.resp.(*fetched); ok {
@@ -225,28 +231,27 @@ func (c *connection) write(ctx context.Context, answers <-chan sending) {
 		if err != nil || s.answer.last {
 			return
 		}
-		if after := s.answer.after; after != nil && len(answers) == 0 {
-			c.await(ctx, s.frame, func(ctx context.Context) answer {
-				after(ctx)
-				return answer{}
-			})
-		}
 	}
 }
 
-// await waits for an answer. What it waits for reads, and changes nothing: a
-// panic in it costs the connection alone.
+// await waits for an answer.
 func (c *connection) await(ctx context.Context, f *frame, wait func(context.Context) answer) (a answer) {
+	c.guard(f.key, func() { a = wait(ctx) })
+	return a
+}
+
+// guard runs what reads for an answer, and changes nothing: a panic in it costs
+// that alone.
+func (c *connection) guard(key int16, fn func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			if invariants.Enabled {
 				panic(r)
 			}
-			c.b.config.Logger.Error("answer a request", "request", kmsg.NameForKey(f.key), "panic", r, "stack", string(debug.Stack()))
-			a = answer{}
+			c.b.config.Logger.Error("answer a request", "request", kmsg.NameForKey(key), "panic", r, "stack", string(debug.Stack()))
 		}
 	}()
-	return wait(ctx)
+	fn()
 }
 
 func appendResponse(dst []byte, f *frame, resp kmsg.Response) []byte {

@@ -31,7 +31,7 @@ func (b *Broker) fetch(c *connection, req *kmsg.FetchRequest) answer {
 		if err != nil {
 			return answer{}
 		}
-		return answer{resp: f, release: f.release, after: func(ctx context.Context) { b.readAhead(ctx, c, all, req.IsolationLevel == 1) }}
+		return answer{resp: f, release: f.release, beside: func(ctx context.Context) { b.readAhead(ctx, c, all, req.IsolationLevel == 1) }}
 	}}
 }
 
