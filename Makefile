@@ -71,7 +71,8 @@ bench-peers: ## the same workloads on Kafka Streams and on Pawl, 20 minutes; PEE
 	@mvn -q -B -f bench/kafka-streams/pom.xml compile
 	@scripts/kafka run -- go run ./bench/peers $(PEERS)
 
-bench-broker: ## the embedded broker beside kfake and a real Kafka
+bench-broker: ## the embedded broker beside kfake and a real Kafka: ratios, then figures
+	@go test -run '^$$' -bench Ratios -benchtime 1x -timeout 30m ./broker
 	@scripts/kafka run -- go test -run '^$$' -bench 'Produce|Consume|Transaction|Acked32' -benchtime 100000x ./broker
 	@go test -run '^$$' -bench 'Reopen|CompactionStall' -benchtime 3x ./broker
 

@@ -116,34 +116,9 @@ func BenchmarkAcked32(b *testing.B) {
 			continue
 		}
 		b.Run(t.name, func(b *testing.B) {
-			const producers = 32
-			name := t.topic(b, producers)
-			value := random(1024)
-			var clients []*kgo.Client
-			for range producers {
-				cl := t.client(b, kgo.ProducerLinger(0))
-				defer cl.Close()
-				clients = append(clients, cl)
-			}
 			b.SetBytes(1024)
 			written := procNumber(b, os.Getpid(), "io", "write_bytes:")
-			var left atomic.Int64
-			left.Store(int64(b.N))
-			var wg sync.WaitGroup
-			b.ResetTimer()
-			for i, cl := range clients {
-				wg.Go(func() {
-					for left.Add(-1) >= 0 {
-						if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: name, Partition: int32(i), Value: value}).FirstErr(); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
-			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "acks/s")
-			b.StopTimer()
+			b.ReportMetric(t.ackRate(b, b.N), "acks/s")
 			if t.tidy != nil {
 				t.tidy(b)
 			}
@@ -151,6 +126,38 @@ func BenchmarkAcked32(b *testing.B) {
 		})
 		t.stop()
 	}
+}
+
+// ackRate is how many messages a second 32 producers write, each of which waits
+// for its last one to be acked.
+func (t benched) ackRate(b *testing.B, n int) float64 {
+	const producers = 32
+	name := t.topic(b, producers)
+	value := random(1024)
+	var clients []*kgo.Client
+	for range producers {
+		cl := t.client(b, kgo.ProducerLinger(0))
+		defer cl.Close()
+		clients = append(clients, cl)
+	}
+	var left atomic.Int64
+	left.Store(int64(n))
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	begun := time.Now()
+	for i, cl := range clients {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: name, Partition: int32(i), Value: value}).FirstErr(); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	return float64(n) / time.Since(begun).Seconds()
 }
 
 func eachBenched(b *testing.B, run func(b *testing.B, t benched)) {
