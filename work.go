@@ -94,6 +94,18 @@ func (q *queue) serve(ctx context.Context, p *program) (err error) {
 		Gatherer: registry,
 		Logger:   p.log,
 		Token:    string(q.adminToken),
+		Application: &admin.Application{
+			Topology: func() admin.Topology { return q.topology(w) },
+			Pause: func(_ string, pause bool) error {
+				if pause {
+					w.Pause()
+				} else {
+					w.Resume()
+				}
+				return nil
+			},
+			Level: &p.level,
+		},
 	}
 	if own != nil {
 		own.show(&source)
@@ -107,8 +119,22 @@ func (q *queue) serve(ctx context.Context, p *program) (err error) {
 		if err := own.announce(port.addr); err != nil {
 			return err
 		}
+		held := make(chan struct{})
+		close(held) // with the broker's directory
+		port.announce(q.stateDir, held)
 	}
+	w.Announce(reachable(port.addr))
 	return w.Run(ctx)
+}
+
+// topology says what the program works on, as the admin API shows it.
+func (q *queue) topology(w *messaging.Worker) admin.Topology {
+	st := w.Stats()
+	letters := q.DeadLetters.Topic
+	if letters == "" {
+		letters = st.Group + ".dlq"
+	}
+	return admin.Topology{Paused: st.Paused, Sets: []admin.Set{{Name: st.Consumer, Topics: []string{st.Topic}, DeadLetters: letters, Outputs: []string{}}}}
 }
 
 // startTime bounds how long the topic on the broker within the process takes.

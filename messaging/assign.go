@@ -21,6 +21,9 @@ type claims struct {
 
 	// Owned are the partitions that it has and has not let go.
 	Owned []int32 `json:"owned,omitempty"`
+
+	// Admin is where its admin API is, for tools.
+	Admin string `json:"admin,omitempty"`
 }
 
 const claimsFormat = 1

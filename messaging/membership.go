@@ -14,7 +14,7 @@ import (
 func (w *Worker) claims() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return claims{V: claimsFormat, ID: w.mu.memberID, Owned: slices.Sorted(maps.Keys(w.mu.partitions))}.marshal()
+	return claims{V: claimsFormat, ID: w.mu.memberID, Owned: slices.Sorted(maps.Keys(w.mu.partitions)), Admin: w.mu.admin}.marshal()
 }
 
 // assigned takes a new assignment. Heartbeats wait for it.

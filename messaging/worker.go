@@ -60,7 +60,8 @@ type Worker struct {
 		partitions map[int32]*partition // that are claimed: also those that drain
 		begun      []*partition         // of these, those that do not run yet
 		topics     map[string]kafka.TopicInfo
-		commitErr  error // of the last commit; nil if it succeeded
+		admin      string // where this process's admin API is
+		commitErr  error  // of the last commit; nil if it succeeded
 		commitAt   time.Time
 		since      time.Time
 	}

@@ -11,6 +11,9 @@ import (
 
 // Application is what a process with an application lets be seen and done,
 // beside its status. Its functions are called at any time, also several at once.
+//
+// A program that works on a queue has no state, and nothing but the whole of it
+// can be paused: State and Tables are nil there.
 type Application struct {
 	Topology func() Topology
 	State    func(StateQuery) (StatePage, error)  // an *Error says what status it has
@@ -31,7 +34,8 @@ type App struct {
 	Generation    int32     `json:"generation"`
 	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"`
 	Sets          []Set     `json:"sets"`
-	Shards        []string  `json:"shards"` // that are in this process
+	Shards        []string  `json:"shards"`          // that are in this process
+	Queue         *Queue    `json:"queue,omitempty"` // of a program that works on one
 }
 
 // Topology is what an application is made of.
@@ -95,7 +99,7 @@ func (s Source) app(*http.Request) (any, error) {
 		Application: st.Application, Instance: st.Instance, Version: st.Version,
 		Ready: st.Ready, Unready: st.Unready, Paused: top.Paused,
 		Joined: st.Joined, Generation: st.Generation, LastHeartbeat: st.LastHeartbeat,
-		Sets: top.Sets, Shards: make([]string, len(st.Shards)),
+		Sets: top.Sets, Shards: make([]string, len(st.Shards)), Queue: st.Queue,
 	}
 	for i, sh := range st.Shards {
 		a.Shards[i] = sh.ID
@@ -119,6 +123,15 @@ func (s Source) shard(r *http.Request) (any, error) {
 		}
 	}
 	return nil, Errorf(http.StatusNotFound, "shard %q is not in this process", id)
+}
+
+// queue answers GET /v1/queue.
+func (s Source) queue(*http.Request) (any, error) {
+	q := s.Status().Queue
+	if q == nil {
+		return nil, Errorf(http.StatusNotFound, "the program works on no queue")
+	}
+	return *q, nil
 }
 
 func (s Source) pause(pause bool) func(*http.Request) (any, error) {

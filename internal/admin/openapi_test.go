@@ -51,6 +51,17 @@ func whole() Source {
 	return s
 }
 
+// working is a source of a program that works on a queue.
+func working() Source {
+	s := source(nil)
+	s.Status = func() Status {
+		return Status{Application: "shop", Shards: []Shard{}, Queue: &Queue{Consumer: "mailer", Topic: "orders", Group: "shop.mailer", DeadLetters: map[string]int64{"failed": 2},
+			Partitions: []QueuePartition{{Partition: 3, Phase: "running", Lag: 5, Oldest: &Oldest{Offset: 7, Key: []byte("k"), Attempt: 2}}}}}
+	}
+	s.Application = &Application{Topology: func() Topology { return Topology{Sets: []Set{}} }, Pause: func(string, bool) error { return nil }, Level: new(slog.LevelVar)}
+	return s
+}
+
 // fill puts values that there are into a path of the document.
 func fill(pattern string) string {
 	return strings.NewReplacer("{shard}", "orders-003", "{table}", "counts").Replace(pattern)
@@ -70,7 +81,7 @@ func documentOf(t *testing.T, h http.Handler) (doc object) {
 // answer that is as it says; and by no other. Every path that is served is in
 // the document.
 func TestDocumentIsWhatIsServed(t *testing.T) {
-	for name, s := range map[string]Source{"all": whole(), "a queue": source(nil), "a broker": func() Source { s := whole(); s.Status, s.Application = nil, nil; return s }()} {
+	for name, s := range map[string]Source{"all": whole(), "no application": source(nil), "a queue": working(), "a broker": func() Source { s := whole(); s.Status, s.Application = nil, nil; return s }()} {
 		t.Run(name, func(t *testing.T) {
 			h := Handler(s)
 			doc := documentOf(t, h)

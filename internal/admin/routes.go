@@ -34,8 +34,19 @@ func (s Source) appRoutes() []route {
 		{"prefix", "only keys that begin with this, of a table whose keys are strings", "string"},
 		{"limit", "at most so many entries: 1 to 10000", "integer"},
 	}
-	return []route{
+	both := []route{
 		{"GET", "/v1/app", "What the application is made of, and how it is in this process", s.app, nil, nil, App{}, nil},
+		{"GET", "/v1/log-level", "The least level that is logged", s.level, nil, nil, Level{}, nil},
+		{"PUT", "/v1/log-level", "Set the least level that is logged", s.setLevel, nil, Level{}, Level{}, []int{400, 413}},
+	}
+	if s.Application.State == nil {
+		return append(both, []route{
+			{"GET", "/v1/queue", "How the queue is in this process, partition by partition", s.queue, nil, nil, Queue{}, nil},
+			{"POST", "/v1/app/pause", "Give handlers of this process nothing more, also of partitions that come to it", s.pause(true), nil, nil, Done{}, nil},
+			{"POST", "/v1/app/resume", "Let handlers of this process go on", s.pause(false), nil, nil, Done{}, nil},
+		}...)
+	}
+	return append(both, []route{
 		{"POST", "/v1/app/pause", "Pause all shards of this process, also those that come to it", s.pause(true), nil, nil, Done{}, nil},
 		{"POST", "/v1/app/resume", "Resume all shards of this process", s.pause(false), nil, nil, Done{}, nil},
 		{"GET", "/v1/shards", "The shards that are in this process", s.shards, nil, nil, Shards{}, nil},
@@ -44,9 +55,7 @@ func (s Source) appRoutes() []route {
 		{"POST", "/v1/shards/{shard}/resume", "Resume a shard", s.pause(false), nil, nil, Done{}, []int{404, 409}},
 		{"GET", "/v1/state/{shard}", "The tables that the shard's state has", s.tables, nil, nil, Tables{}, []int{404}},
 		{"GET", "/v1/state/{shard}/{table}", "Entries of a table, committed ones only, decoded, and as of which position", s.state, stateQuery, nil, StatePage{}, []int{400, 404}},
-		{"GET", "/v1/log-level", "The least level that is logged", s.level, nil, nil, Level{}, nil},
-		{"PUT", "/v1/log-level", "Set the least level that is logged", s.setLevel, nil, Level{}, Level{}, []int{400, 413}},
-	}
+	}...)
 }
 
 // serveRoutes adds the routes of an application, and the document of all.

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/admin"
+	"github.com/pawlstream/pawl/messaging"
 )
 
 func newAppCommand() *cobra.Command {
@@ -25,11 +27,14 @@ func newAppCommand() *cobra.Command {
 	return cmd
 }
 
-// appRow is an application in a list.
+// appRow is an application in a list, or a consumer of one that works on a
+// queue.
 type appRow struct {
 	Application string `json:"application"`
+	Consumer    string `json:"consumer,omitempty"` // of a queue
 	Processes   int    `json:"processes"`
-	Shards      int    `json:"shards"` // that the group has assigned
+	Shards      int    `json:"shards"`               // that the group has assigned
+	Partitions  int    `json:"partitions,omitempty"` // likewise, of a queue
 }
 
 func newAppListCommand() *cobra.Command {
@@ -40,26 +45,26 @@ func newAppListCommand() *cobra.Command {
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			return o.run(func(ctx context.Context, c asked) error {
-				names, err := consumer.Applications(ctx, c.config.Cluster)
+				groups, err := consumer.Applications(ctx, c.config.Cluster)
 				if err != nil {
 					return err
 				}
 				rows := []appRow{}
-				for _, name := range names {
-					members, err := consumer.Members(ctx, c.config.Cluster, name)
+				for _, group := range groups {
+					row, err := newAppRow(ctx, c, group)
 					if err != nil {
 						return err
-					}
-					row := appRow{Application: name, Processes: len(members)}
-					for _, m := range members {
-						row.Shards += len(m.Shards)
 					}
 					rows = append(rows, row)
 				}
 				return o.document(rows, func(t *table) {
-					t.row("APPLICATION", "PROCESSES", "SHARDS")
+					t.row("APPLICATION", "CONSUMER", "PROCESSES", "SHARDS", "PARTITIONS")
 					for _, r := range rows {
-						t.row(r.Application, r.Processes, r.Shards)
+						if r.Consumer != "" {
+							t.row(r.Application, r.Consumer, r.Processes, "-", r.Partitions)
+						} else {
+							t.row(r.Application, "-", r.Processes, r.Shards, "-")
+						}
 					}
 				})
 			})
@@ -69,23 +74,46 @@ func newAppListCommand() *cobra.Command {
 	return cmd
 }
 
+// newAppRow asks a group. The name of a queue's has a dot in it, and no
+// application's has.
+func newAppRow(ctx context.Context, c asked, group string) (appRow, error) {
+	name, worker, isQueue := strings.Cut(group, ".")
+	row := appRow{Application: name, Consumer: worker}
+	if isQueue {
+		members, err := messaging.Members(ctx, c.config.Cluster, name, worker)
+		for _, m := range members {
+			row.Partitions += len(m.Partitions)
+		}
+		row.Processes = len(members)
+		return row, err
+	}
+	members, err := consumer.Members(ctx, c.config.Cluster, name)
+	for _, m := range members {
+		row.Shards += len(m.Shards)
+	}
+	row.Processes = len(members)
+	return row, err
+}
+
 // processRow is a process of an application.
 type processRow struct {
-	Instance string   `json:"instance"`
-	Admin    string   `json:"admin,omitempty"`
-	Version  string   `json:"version,omitempty"`
-	Ready    bool     `json:"ready"`
-	Paused   bool     `json:"paused"`
-	Shards   []string `json:"shards"`
-	Reasons  []string `json:"reasons,omitempty"` // why it is not ready, or can't be asked
+	Instance string       `json:"instance"`
+	Admin    string       `json:"admin,omitempty"`
+	Version  string       `json:"version,omitempty"`
+	Ready    bool         `json:"ready"`
+	Paused   bool         `json:"paused"`
+	Shards   []string     `json:"shards"`
+	Queue    *admin.Queue `json:"queue,omitempty"`   // that it works on
+	Reasons  []string     `json:"reasons,omitempty"` // why it is not ready, or can't be asked
 }
 
 func newAppDescribeCommand() *cobra.Command {
 	var p *processes
 	cmd := &cobra.Command{
 		Use:   "describe",
-		Short: "Show the processes of an application, and what each has",
+		Short: "Show the processes of an application, and the shards or the partitions of a queue that each has",
 		Example: `  pawl app describe --application counter --brokers kafka:9092
+  pawl app describe --application shop --consumer mailer --brokers kafka:9092
   pawl app describe --state-dir /var/lib/counter
   pawl app describe --admin 127.0.0.1:8080 -o json`,
 		Args: noArguments,
@@ -97,27 +125,77 @@ func newAppDescribeCommand() *cobra.Command {
 				}
 				var rows []processRow
 				for _, a := range answers {
-					row := processRow{Instance: cmp.Or(a.said.Instance, a.Instance), Admin: a.Address, Version: a.said.Version, Ready: a.said.Ready, Paused: a.said.Paused, Shards: a.said.Shards, Reasons: a.said.Unready}
+					row := processRow{Instance: cmp.Or(a.said.Instance, a.Instance, a.Address), Queue: a.said.Queue, Admin: a.Address, Version: a.said.Version, Ready: a.said.Ready, Paused: a.said.Paused, Shards: a.said.Shards, Reasons: a.said.Unready}
 					if a.err != nil {
 						row.Shards, row.Reasons = append([]string{}, a.shards...), []string{a.err.Error()}
 					}
 					rows = append(rows, row)
 				}
 				return p.o.document(rows, func(t *table) {
-					t.row("INSTANCE", "ADMIN", "READY", "SHARDS", "WHY NOT")
+					what := "SHARDS"
+					if slices.ContainsFunc(rows, func(r processRow) bool { return r.Queue != nil }) {
+						what = "PARTITIONS"
+					}
+					t.row("INSTANCE", "ADMIN", "READY", what, "WHY NOT")
 					for _, r := range rows {
-						ready := yesNo(r.Ready)
+						ready, n := yesNo(r.Ready), len(r.Shards)
 						if r.Paused {
 							ready += ", paused"
 						}
-						t.row(r.Instance, r.Admin, ready, len(r.Shards), strings.Join(r.Reasons, "; "))
+						if r.Queue != nil {
+							n = len(r.Queue.Partitions)
+						}
+						t.row(r.Instance, r.Admin, ready, n, strings.Join(r.Reasons, "; "))
 					}
+					showQueues(t, rows, time.Now())
 				})
 			})
 		},
 	}
 	p = newProcesses(cmd)
 	return cmd
+}
+
+// showQueues prints the partitions of queues, with what keeps each from going
+// on.
+func showQueues(t *table, rows []processRow, now time.Time) {
+	begun := false
+	for _, r := range rows {
+		if r.Queue == nil {
+			continue
+		}
+		if !begun {
+			begun = true
+			t.line("")
+			t.row("INSTANCE", "PARTITION", "PHASE", "COMMITTED", "LAG", "IN FLIGHT", "UNSETTLED", "DELAYED", "OLDEST", "WHY NOT")
+		}
+		for _, p := range r.Queue.Partitions {
+			t.row(r.Instance, fmt.Sprintf("%s-%d", r.Queue.Topic, p.Partition), p.Phase, p.Committed, known(p.Lag), p.InFlight, p.Backlog, p.Delayed, oldestOf(p, now), whyOf(p))
+		}
+	}
+}
+
+// oldestOf says which message holds a partition's committed offset back.
+func oldestOf(p admin.QueuePartition, now time.Time) string {
+	if p.Oldest == nil {
+		return ""
+	}
+	s := fmt.Sprintf("%d, attempt %d", p.Oldest.Offset, p.Oldest.Attempt)
+	if !p.Oldest.Handed.IsZero() {
+		s += fmt.Sprintf(", in a handler for %v", now.Sub(p.Oldest.Handed).Round(time.Second))
+	}
+	return s
+}
+
+func whyOf(p admin.QueuePartition) string {
+	var why []string
+	if p.Reason != "" {
+		why = append(why, p.Reason)
+	}
+	if p.Full {
+		why = append(why, "a limit of unsettled messages is reached")
+	}
+	return strings.Join(why, "; ")
 }
 
 func yesNo(b bool) string {
@@ -188,15 +266,18 @@ on there.`,
 				if err != nil {
 					return err
 				}
-				n, failed := 0, 0
+				n, failed, what := 0, 0, "shard"
 				for _, a := range answers {
 					if a.err != nil {
 						failed++
 						continue
 					}
 					n += len(a.said.Shards)
+					if q := a.said.Queue; q != nil {
+						n, what = n+len(q.Partitions), "partition"
+					}
 				}
-				fmt.Fprintf(p.o.cmd.OutOrStdout(), "%s: %s in %s\n", done, count(int64(n), "shard"), countOf(int64(len(answers)-failed), "process", "processes"))
+				fmt.Fprintf(p.o.cmd.OutOrStdout(), "%s: %s in %s\n", done, count(int64(n), what), countOf(int64(len(answers)-failed), "process", "processes"))
 				if failed > 0 {
 					return fmt.Errorf("%s did not answer, and %s not %s", countOf(int64(failed), "process", "processes"), isAre(failed), done)
 				}

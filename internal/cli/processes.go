@@ -17,6 +17,7 @@ import (
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/admin"
 	"github.com/pawlstream/pawl/internal/config"
+	"github.com/pawlstream/pawl/messaging"
 )
 
 // processes are those of an application, as the commands that look inside one
@@ -29,15 +30,17 @@ type processes struct {
 	addresses   []string
 	stateDir    string
 	application string
+	consumer    string         // of the application, where it works on a queue
 	token       cluster.Secret // that the processes want to be told
 }
 
 // runningProcess is one of them.
 type runningProcess struct {
 	admin.Client
-	Instance string
-	shards   []string // that the group says are there
-	reason   string   // why it can't be asked
+	Instance   string
+	shards     []string // that the group says are there
+	partitions int      // likewise, of a queue
+	reason     string   // why it can't be asked
 }
 
 func newProcesses(cmd *cobra.Command) *processes {
@@ -49,6 +52,7 @@ func newProcesses(cmd *cobra.Command) *processes {
 	f.StringSliceVar(&p.addresses, "admin", nil, "HOST:PORT of a process's admin port; again for another process")
 	f.StringVar(&p.stateDir, "state-dir", "", "state directory of a process on this machine, which says where its admin port is")
 	f.StringVar(&p.application, "application", "", "application, whose processes the cluster knows")
+	f.StringVar(&p.consumer, "consumer", "", "and its consumer, where it works on a queue")
 	completeFlag(cmd, "application", p.o.applicationNames)
 	return p
 }
@@ -66,6 +70,9 @@ func (p *processes) run(do func(ctx context.Context, all []runningProcess) error
 	}
 	if ways != 1 {
 		return usagef(p.o.cmd, "which processes? Set one of --admin, --state-dir and --application")
+	}
+	if p.o.cmd.Flags().Changed("consumer") && p.application == "" {
+		return usagef(p.o.cmd, "--consumer is one of an application: set --application")
 	}
 	ctx, stop := untilSignal(p.o.cmd)
 	defer stop()
@@ -98,12 +105,15 @@ func (p *processes) find(ctx context.Context) ([]runningProcess, error) {
 		if err != nil {
 			return nil, err
 		}
+		if p.consumer != "" {
+			return p.ofQueue(ctx, c, token)
+		}
 		members, err := consumer.Members(ctx, c, p.application)
 		if err != nil {
 			return nil, err
 		}
 		if len(members) == 0 {
-			return nil, fmt.Errorf("no process of application %s is in its group now", p.application)
+			return nil, fmt.Errorf("no process of application %s is in its group now (of one that works on a queue, say the --consumer)", p.application)
 		}
 		var all []runningProcess
 		for _, m := range members {
@@ -124,6 +134,26 @@ func (p *processes) find(ctx context.Context) ([]runningProcess, error) {
 			return nil, usagef(p.o.cmd, "--admin %q: want HOST:PORT", address)
 		}
 		all = append(all, runningProcess{Client: admin.Client{Address: address, Token: token}})
+	}
+	return all, nil
+}
+
+// ofQueue finds the processes of an application that works on a queue.
+func (p *processes) ofQueue(ctx context.Context, c cluster.Cluster, token string) ([]runningProcess, error) {
+	members, err := messaging.Members(ctx, c, p.application, p.consumer)
+	if err != nil {
+		return nil, err
+	}
+	if len(members) == 0 {
+		return nil, fmt.Errorf("no process of consumer %s of application %s is in its group now", printable(p.consumer), printable(p.application))
+	}
+	var all []runningProcess
+	for _, m := range members {
+		one := runningProcess{Client: admin.Client{Address: m.Admin, Token: token}, Instance: cmp.Or(m.Instance, m.Admin), partitions: len(m.Partitions), reason: m.Reason}
+		if m.Admin == "" && one.reason == "" {
+			one.reason = "it does not say where its admin port is"
+		}
+		all = append(all, one)
 	}
 	return all, nil
 }
@@ -179,6 +209,9 @@ func (p *processes) shardRows(ctx context.Context, all []runningProcess) ([]shar
 	answers, err := askAll(ctx, p, all, func(ctx context.Context, c admin.Client) (s said, err error) {
 		if s.app, err = c.App(ctx); err != nil {
 			return s, err
+		}
+		if s.app.Queue != nil {
+			return s, errors.New("it works on a queue, and has no shards: see pawl app describe")
 		}
 		s.shards, err = c.Shards(ctx)
 		return s, err
