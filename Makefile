@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 SOAKTIME ?= 2h
 
-.PHONY: help test plain race lint kafka kafka-stop kafka-test bench bench-peers bench-broker microbench fuzz soak cover
+.PHONY: help test plain race lint kafka kafka-stop kafka-test bench bench-peers bench-broker bench-large microbench fuzz soak cover
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -76,6 +76,10 @@ bench-broker: ## the embedded broker beside kfake and a real Kafka: ratios, then
 	@scripts/kafka run -- go test -run '^$$' -bench 'Produce|Consume|Transaction|Acked32' -benchtime 100000x ./broker
 	@go test -run '^$$' -bench 'Reopen|CompactionStall' -benchtime 3x ./broker
 
+bench-large: ## large state and many shards, on a real Kafka and on the embedded broker, 15 minutes; LARGE='-only restart -keys 1000000'
+	@scripts/kafka run -- go run ./bench/large $(LARGE)
+	@go run ./bench/large $(LARGE)
+
 microbench: ## the benchmarks of the packages
 	@go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
@@ -87,8 +91,9 @@ fuzz: ## each fuzz target for FUZZTIME
 		go test -tags $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null || exit 1; \
 	done
 
-soak: ## the seeded suites, over and over with new seeds, for SOAKTIME
+soak: ## the seeded suites with hundreds of new seeds, then the auditor for SOAKTIME; on a real Kafka too where PAWL_TEST_KAFKA names one
 	@[[ -d internal/sim ]] || { echo "internal/sim is not there yet"; exit 1; }
+	PAWL_SOAK=1 go test -count=1 -timeout 0 -tags $(TAGS) -run '^(TestAudit|TestStories)$$' ./consumer
 	PAWL_SOAK=$(SOAKTIME) go test -count=1 -timeout 0 -p 1 -tags $(TAGS) ./internal/sim/... ./broker
 
 cover: ## coverage of all packages by all tests, in coverage.html

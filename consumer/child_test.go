@@ -51,6 +51,7 @@ type witnessSpec struct {
 	Padding     int // bytes that each key's state has besides its count
 	Disk        int // bytes that the state directory's own file system has; 0: it has none of its own
 	Drain       time.Duration
+	Clerk       bool // it is a clerk in place of a witness
 }
 
 // witness publishes, for each message, where it was and how many of its key
@@ -117,6 +118,10 @@ func runWitness(spec string) error {
 			return fmt.Errorf("%w: %w", errNoDisk, err)
 		}
 	}
+	var c consumer.Consumer = newWitness(s.Prefix, s.Padding)
+	if s.Clerk {
+		c = newClerk(s.Prefix)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
@@ -127,7 +132,7 @@ func runWitness(spec string) error {
 		Application: s.Application, Instance: s.Instance, StateDir: s.Dir, Cluster: cluster.Cluster{Brokers: strings.Split(s.Brokers, ",")},
 		TransactionTimeout: s.Transaction, SessionTimeout: s.Session, FlushInterval: time.Second, Memory: 64 << 20,
 		CommitInterval: 20 * time.Millisecond, DrainTimeout: cmp.Or(s.Drain, 20*time.Second),
-	}, newWitness(s.Prefix, s.Padding))
+	}, c)
 }
 
 // process is a witness process that runs.
