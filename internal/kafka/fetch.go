@@ -62,16 +62,7 @@ func nextOffset(ctx context.Context, cl *kgo.Client, p topic.Partition, at int64
 	if err := kerr.ErrorForCode(a.ErrorCode); err != nil {
 		return 0, classed(err)
 	}
-	aborted := make([]abortedFrom, len(a.AbortedTransactions))
-	for i, t := range a.AbortedTransactions {
-		aborted[i] = abortedFrom{producer: t.ProducerID, first: t.FirstOffset}
-	}
-	return passEmpty(a.RecordBatches, at, a.LastStableOffset, aborted)
-}
-
-type abortedFrom struct {
-	producer int64
-	first    int64
+	return passEmpty(a.RecordBatches, at, a.LastStableOffset, abortedIn(a.AbortedTransactions))
 }
 
 // passEmpty walks over record batches from the offset at. It returns where it

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/pawlstream/pawl/topic"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -152,8 +153,10 @@ func (g *GroupReader) Poll(ctx context.Context, max int) (es []topic.Envelope, n
 			d = topic.Bytes(rec.Topic).Description
 			descriptions[rec.Topic] = d
 		}
-		e := Messages{topic: d, recs: []*kgo.Record{rec}}.At(0)
-		e.Timestamp = exactTime(e.Timestamp)
+		e := topic.Envelope{Topic: d, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Value: rec.Value, Timestamp: exactTime(rec.Timestamp)}
+		if len(rec.Headers) > 0 {
+			e.Headers = headersOf(rec)
+		}
 		es = append(es, e)
 	})
 	g.mu.Lock()
@@ -165,6 +168,18 @@ func (g *GroupReader) Poll(ctx context.Context, max int) (es []topic.Envelope, n
 	g.mu.Unlock()
 	return es, next, errors.Join(errs...)
 }
+
+// exactTime undoes what the library does to a timestamp: it makes nanoseconds
+// of it, which wrap around for times beyond the years 1678 to 2262, such as
+// those that somebody stamped in microseconds. A million is 15625 times 2 to the
+// 6th, and so all but the highest 6 bits of the milliseconds can be told.
+func exactTime(t time.Time) time.Time {
+	ms := uint64(t.UnixNano()) >> 6 * inverse15625
+	return time.UnixMilli(int64(ms<<6) >> 6)
+}
+
+// inverse15625 times 15625 is 1, modulo 2 to the 64th.
+const inverse15625 = 0x790fb65668c26139
 
 // NextOffset is that of a Reader: it passes what holds no messages.
 func (g *GroupReader) NextOffset(ctx context.Context, p topic.Partition, at int64) (int64, error) {

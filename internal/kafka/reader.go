@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,12 +17,12 @@ import (
 type ReaderConfig struct {
 	Committed bool // only what is committed, or was not written in a transaction
 
-	// Topics are those that will be consumed. A topic that is not named is looked
-	// up when Consume is called for it, which may take a second more.
+	// Topics are those that will be consumed. They are looked up together, when
+	// Consume is called for the first of them.
 	Topics []string
 
 	// MaxWait is how long a broker holds a fetch that finds nothing. A
-	// partition that is begun or resumed meanwhile waits for that. 0: 5 s.
+	// partition that is begun or resumed meanwhile waits for that. 0: 500 ms.
 	MaxWait time.Duration
 }
 
@@ -34,22 +35,14 @@ type Reader struct {
 // NewReader returns a reader that reads nothing yet.
 func NewReader(cfg Config, rc ReaderConfig) (*Reader, error) {
 	cfg = cfg.withDefaults()
-	level := kgo.ReadUncommitted()
-	if rc.Committed {
-		level = kgo.ReadCommitted()
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	opts := append(readOptions(rc.Topics, 0, 0), kgo.FetchIsolationLevel(level))
-	if rc.MaxWait > 0 {
-		opts = append(opts, kgo.FetchMaxWait(rc.MaxWait))
-	}
-	cl, err := cfg.newClient(ctx, opts...)
+	cl, err := cfg.newClient(ctx, kgo.AlwaysRetryEOF())
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	r := &Reader{cancel: cancel}
-	r.reading.init(cl)
+	r.reading.init(ctx, cl, fetchConfig{committed: rc.Committed, maxWait: rc.MaxWait, log: cfg.Logger}, rc.Topics)
 	return r, nil
 }
 
@@ -59,131 +52,178 @@ func (r *Reader) Close() {
 	r.cl.Close()
 }
 
-const (
-	fetchMaxWait           = 500 * time.Millisecond
-	fetchMaxBytes          = 16 << 20
-	fetchMaxPartitionBytes = 1 << 20
-)
-
-// readOptions returns the options of a client that reads. It knows the topics
-// from its first look at the cluster: where a partition of another one is added
-// while a look is under way that does not ask for its topic, the library takes
-// the partition for one that does not exist, and comes back to it a second later.
-func readOptions(topics []string, maxBytes, maxPartitionBytes int) []kgo.Opt {
-	known := make(map[string]map[int32]kgo.Offset, len(topics))
-	for _, name := range topics {
-		known[name] = nil // no partition of it, so far
-	}
-	if maxBytes <= 0 {
-		maxBytes = fetchMaxBytes
-	}
-	if maxPartitionBytes <= 0 {
-		maxPartitionBytes = fetchMaxPartitionBytes
-	}
-	return []kgo.Opt{
-		kgo.ConsumePartitions(known),
-		kgo.KeepControlRecords(), // so that positions pass markers
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		// A partition that is added, or moved, is not fetched before the fetch
-		// under way has been answered.
-		kgo.FetchMaxWait(fetchMaxWait),
-		kgo.FetchMaxBytes(int32(maxBytes)),
-		kgo.FetchMaxPartitionBytes(int32(min(maxPartitionBytes, maxBytes))),
-		kgo.AlwaysRetryEOF(),
-	}
-}
-
 // reading is the half of a session that reads, and all of a reader. Consume,
-// StopConsuming and Buffered may be called beside a Poll; there is one Poll at
-// a time.
+// StopConsuming, Pause, Resume and Buffered may be called beside a Poll; there
+// is one Poll at a time.
+//
+//	Consume ── leaders.go: who leads it? ──► fetcher.go: fetch, unpack ──► ready ── Poll
+//	               ▲                              │
+//	               └──── another leads it now ────┘
+//
+// Of each leader one answer at most is held, and the next is asked for once
+// Poll has taken all of it.
 type reading struct {
-	cl *kgo.Client
+	cl     *kgo.Client
+	life   context.Context // ends with Close
+	config fetchConfig
+
+	arrived chan struct{} // has room for one: there is something for Poll
+	look    chan struct{} // has room for one: there is somebody to be looked up
+
 	mu struct {
 		sync.Mutex
-		parts map[topic.Partition]*consumed
+		parts   map[topic.Partition]*consumed
+		paused  map[topic.Partition]bool
+		topics  map[string]*known
+		leaders map[int32]*fetcher
+		ready   []*consumed // which have something for Poll, in the order in which it came
+		failed  []error     // of whole topics, likewise
 	}
 }
 
+// consumed is a partition that is read, from Consume until the next or until
+// StopConsuming: who holds on to one for longer sees by that that it is over.
 type consumed struct {
-	topic *topic.Description
-	from  int64 // where it was started
-	next  int64 // the offset after the last record that was polled; 0 before there is one
+	partition topic.Partition
+	topic     *topic.Description
+	next      int64 // the position: everything below was polled, or is not to be
+	epoch     int32 // of the leader that wrote what is right below; -1 if unknown
+
+	leader  *fetcher  // nil: to be looked up
+	term    int32     // the leader's epoch
+	asked   bool      // it is part of the fetch under way
+	due     time.Time // when to look it up
+	fails   int       // how often in a row it could not be fetched, or found
+	unknown int       // how often in a row its topic was not known, which once was
+
+	came *arrival // what Poll has not taken; nil for nothing
 }
 
-func (r *reading) init(cl *kgo.Client) {
-	r.cl = cl
+// arrival is what an answer brought of a partition.
+type arrival struct {
+	PartBatch          // of all of it
+	messages  Messages // which are left
+	epoch     int32    // like consumed's, after it
+	err       error    // what comes after it
+}
+
+func (r *reading) init(life context.Context, cl *kgo.Client, config fetchConfig, topics []string) {
+	r.life, r.cl, r.config = life, cl, config.withDefaults()
+	r.arrived, r.look = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.mu.parts = make(map[topic.Partition]*consumed)
+	r.mu.paused = make(map[topic.Partition]bool)
+	r.mu.topics = make(map[string]*known)
+	r.mu.leaders = make(map[int32]*fetcher)
+	for _, name := range topics {
+		r.mu.topics[name] = new(known)
+	}
+	go r.lookUp()
 }
 
 // Consume starts reading the partition at the offset, or moves it there. What
 // was fetched of it and not polled is dropped.
 func (r *reading) Consume(d *topic.Description, p int32, offset int64) {
-	r.StopConsuming(topic.Partition{Topic: d.Name(), Number: p})
+	c := &consumed{partition: topic.Partition{Topic: d.Name(), Number: p}, topic: d, next: offset, epoch: -1, term: -1}
 	r.mu.Lock()
-	r.mu.parts[topic.Partition{Topic: d.Name(), Number: p}] = &consumed{topic: d, from: offset}
-	r.mu.Unlock()
-	r.cl.AddConsumePartitions(map[string]map[int32]kgo.Offset{d.Name(): {p: kgo.NewOffset().At(offset)}})
+	defer r.mu.Unlock()
+	r.stopLocked(c.partition, true)
+	r.mu.parts[c.partition] = c
+	r.assignLocked(c)
 }
 
 // StopConsuming stops reading the partitions. What was fetched of them and not
 // polled is dropped.
 func (r *reading) StopConsuming(parts ...topic.Partition) {
-	gone := make(map[string][]int32)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, p := range parts {
-		if r.mu.parts[p] != nil {
-			delete(r.mu.parts, p)
-			gone[p.Topic] = append(gone[p.Topic], p.Number)
-		}
+		r.stopLocked(p, false)
 	}
-	r.mu.Unlock()
-	if len(gone) > 0 {
-		r.cl.RemoveConsumePartitions(gone)
+}
+
+// stopLocked stops reading a partition. If it comes again, the fetch under way
+// that it is part of is not waited for.
+func (r *reading) stopLocked(p topic.Partition, again bool) {
+	c := r.mu.parts[p]
+	if c == nil {
+		return
+	}
+	delete(r.mu.parts, p)
+	r.dropLocked(c)
+	if c.leader != nil {
+		c.leader.leaveLocked(c, again)
 	}
 }
 
 // Pause stops fetching the partitions, until Resume, and keeps their positions.
 // What was fetched of them and not polled is fetched again.
-func (r *reading) Pause(parts ...topic.Partition) { r.cl.PauseFetchPartitions(byTopic(parts)) }
-
-// Resume ends a Pause.
-func (r *reading) Resume(parts ...topic.Partition) { r.cl.ResumeFetchPartitions(byTopic(parts)) }
-
-func byTopic(parts []topic.Partition) map[string][]int32 {
-	numbers := make(map[string][]int32)
+func (r *reading) Pause(parts ...topic.Partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, p := range parts {
-		numbers[p.Topic] = append(numbers[p.Topic], p.Number)
+		r.mu.paused[p] = true
+		if c := r.mu.parts[p]; c != nil {
+			r.dropLocked(c)
+		}
 	}
-	return numbers
 }
 
-// Buffered is how many records were fetched and not polled, markers included.
-func (r *reading) Buffered() int { return int(r.cl.BufferedFetchRecords()) }
+// Resume ends a Pause.
+func (r *reading) Resume(parts ...topic.Partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range parts {
+		delete(r.mu.paused, p)
+		if c := r.mu.parts[p]; c != nil && c.leader != nil {
+			signal(c.leader.wake)
+		}
+	}
+}
 
-// Poll empties into and fills it with up to max records, markers included. It
-// waits until there is something, or ctx ends, whose error it then returns.
+// dropLocked forgets what came and was not polled.
+func (r *reading) dropLocked(c *consumed) {
+	if c.came == nil {
+		return
+	}
+	c.came.messages.Recycle()
+	r.mu.ready = slices.DeleteFunc(r.mu.ready, func(o *consumed) bool { return o == c })
+	r.takenLocked(c)
+}
+
+// takenLocked tells that nothing is left of what came.
+func (r *reading) takenLocked(c *consumed) {
+	c.came = nil
+	if c.leader != nil {
+		c.leader.takenLocked()
+	}
+}
+
+// Buffered is how many messages were fetched and not polled.
+func (r *reading) Buffered() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.mu.ready {
+		n += c.came.messages.Len()
+	}
+	return n
+}
+
+// Poll empties into and fills it with up to max messages. It waits until there
+// is something, or ctx ends, whose error it then returns. What it brings of a
+// partition may be no message and a position alone, which has passed markers,
+// aborted messages, or batches that compaction has left without one.
 //
 // An error may come with a batch, which holds good. A partition that an
 // *OffsetRangeError or a *PartitionError names is read no further until Consume
 // is called for it again.
 func (r *reading) Poll(ctx context.Context, max int, into *Batch) error {
-	for {
-		err := r.poll(ctx, max, into)
-		if err != nil || len(into.Parts) > 0 {
-			return err
-		}
-		// All that came was of partitions that are no longer read.
-	}
-}
-
-func (r *reading) poll(ctx context.Context, max int, into *Batch) error {
 	into.Reset()
-	return r.each(ctx, max, func(p PartBatch, m Messages, bytes int) {
-		for i := range m.recs {
+	return r.each(ctx, max, func(p PartBatch, m Messages) {
+		for i := range m.Len() {
 			into.Envelopes = append(into.Envelopes, m.At(i))
 		}
 		into.Parts = append(into.Parts, p)
-		into.Bytes += bytes
+		into.Bytes += m.size()
 		m.Recycle()
 	})
 }
@@ -191,111 +231,121 @@ func (r *reading) poll(ctx context.Context, max int, into *Batch) error {
 // Fetch is Poll for whoever keeps the messages, and makes envelopes of them
 // one at a time.
 func (r *reading) Fetch(ctx context.Context, max int) (*Fetched, error) {
+	f := new(Fetched)
+	err := r.each(ctx, max, func(p PartBatch, m Messages) {
+		part := FetchedPart{PartBatch: p, Messages: m, Bytes: m.size()}
+		f.Parts = append(f.Parts, part)
+		f.Count += part.Count
+		f.Bytes += part.Bytes
+	})
+	return f, err
+}
+
+// each waits for something, and calls found with up to max messages of it, by
+// partition.
+func (r *reading) each(ctx context.Context, max int, found func(p PartBatch, m Messages)) error {
 	for {
-		f := new(Fetched)
-		err := r.each(ctx, max, func(p PartBatch, m Messages, bytes int) {
-			f.Parts = append(f.Parts, FetchedPart{p, m, bytes})
-			f.Count += p.Count
-			f.Bytes += bytes
-		})
-		if err != nil || len(f.Parts) > 0 {
-			return f, err
+		some, errs := r.take(ctx, max, found)
+		switch {
+		case len(errs) == 1:
+			return errs[0]
+		case len(errs) > 0:
+			return errors.Join(errs...)
+		case some:
+			return nil
 		}
-		// All that came was of partitions that are no longer read.
+		select {
+		case <-r.arrived:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.life.Done():
+			return ErrClosed
+		}
 	}
 }
 
-// each polls up to max records, and calls found for each partition that has
-// any.
-func (r *reading) each(ctx context.Context, max int, found func(p PartBatch, m Messages, bytes int)) error {
-	fs := r.cl.PollRecords(ctx, max)
-	var errs []error
-	for i := range fs {
-		for j := range fs[i].Topics {
-			t := &fs[i].Topics[j]
-			for k := range t.Partitions {
-				if err := r.take(ctx, t.Topic, &t.Partitions[k], found); err != nil {
-					errs = append(errs, err)
-				}
-			}
-		}
-	}
-	switch len(errs) {
-	case 0:
-		return nil
-	case 1:
-		return errs[0]
-	}
-	return errors.Join(errs...)
+// piece is what a poll takes of a partition.
+type piece struct {
+	part     PartBatch
+	messages Messages
 }
 
-// take hands on what a fetch brought of one partition.
-func (r *reading) take(ctx context.Context, name string, fp *kgo.FetchPartition, found func(p PartBatch, m Messages, bytes int)) error {
-	if name == "" { // the library's way to answer for the whole client
-		return readError(fp.Err)
+// take hands on what has come.
+func (r *reading) take(ctx context.Context, max int, found func(p PartBatch, m Messages)) (some bool, errs []error) {
+	pieces, gone, errs := r.takePieces(max)
+	for _, p := range pieces {
+		found(p.part, p.messages)
 	}
-	p := topic.Partition{Topic: name, Number: fp.Partition}
-	r.mu.Lock()
-	c := r.mu.parts[p]
-	r.mu.Unlock()
-	pb := PartBatch{Partition: p, HighWatermark: fp.HighWatermark, StableEnd: fp.LastStableOffset, LogStart: fp.LogStartOffset}
-	if c != nil && len(fp.Records) > 0 {
-		bytes, data := 0, fp.Records[:0] // without markers
-		for _, rec := range fp.Records {
-			if rec.Offset < c.from {
-				continue
-			}
-			pb.Next = rec.Offset + 1
-			if rec.Attrs.IsControl() {
-				continue
-			}
-			bytes += sizeOf(rec)
-			data = append(data, rec)
-		}
-		pb.Count = len(data)
-		if pb.Next > 0 {
-			c.next = pb.Next // there is one Poll at a time
-			found(pb, Messages{topic: c.topic, recs: data}, bytes)
-		}
+	for _, c := range gone {
+		errs = append(errs, r.explain(ctx, c))
 	}
-	switch {
-	case fp.Err == nil:
-		return nil
-	case fp.Partition < 0: // all of the topic
-		r.StopConsuming(r.partsOf(name)...)
-		return &PartitionError{Partition: p, Err: readError(fp.Err)}
-	case c == nil:
-		return nil // no longer read: nobody asks
-	}
-	r.StopConsuming(p)
-	if errors.Is(fp.Err, kerr.OffsetOutOfRange) {
-		return r.outOfRange(ctx, p, max(c.from, c.next))
-	}
-	return &PartitionError{Partition: p, Err: readError(fp.Err)}
+	return len(pieces) > 0, errs
 }
 
-func (r *reading) partsOf(name string) (ps []topic.Partition) {
+// takePieces returns what has come, and the partitions that are read no further.
+func (r *reading) takePieces(max int) (pieces []piece, gone []*consumed, errs []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for p := range r.mu.parts {
-		if p.Topic == name {
-			ps = append(ps, p)
+	errs, r.mu.failed = r.mu.failed, nil
+	for len(r.mu.ready) > 0 && (max > 0 || r.mu.ready[0].came.messages.Len() == 0) {
+		c := r.mu.ready[0]
+		came := c.came
+		part, m := came.PartBatch, came.messages
+		whole := m.Len() <= max
+		if !whole {
+			m, came.messages = m.split(max)
+			part.Next = m.Offset(m.Len()-1) + 1
+		}
+		part.Count = m.Len()
+		max -= part.Count
+		if part.Next > c.next {
+			c.next = part.Next
+			pieces = append(pieces, piece{part, m})
+		} else {
+			m.Recycle()
+		}
+		if !whole {
+			c.epoch = -1 // of what is within, no epoch is known
+			break
+		}
+		c.epoch = came.epoch
+		r.mu.ready = r.mu.ready[1:]
+		r.takenLocked(c)
+		if came.err != nil {
+			gone = append(gone, c)
+			r.stopLocked(c.partition, false)
+			c.came = came
 		}
 	}
-	return ps
+	if len(r.mu.ready) == 0 {
+		r.mu.ready = nil
+	}
+	return pieces, gone, errs
 }
 
-// outOfRange says what the partition holds in place of the offset.
-func (r *reading) outOfRange(ctx context.Context, p topic.Partition, at int64) error {
-	earliest, err := listOffsets(ctx, r.cl, Earliest, p)
-	if err != nil {
-		return &PartitionError{Partition: p, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", at, err)}
+// explain returns the error that a partition has ended with.
+func (r *reading) explain(ctx context.Context, c *consumed) error {
+	err := c.came.err
+	lost := (*lostEndError)(nil)
+	if !errors.Is(err, kerr.OffsetOutOfRange) && !errors.As(err, &lost) {
+		return &PartitionError{Partition: c.partition, Err: readError(err)}
 	}
-	end, err := listOffsets(ctx, r.cl, End, p)
-	if err != nil {
-		return &PartitionError{Partition: p, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", at, err)}
+	e := &OffsetRangeError{Partition: c.partition, Offset: c.next}
+	earliest, err := listOffsets(ctx, r.cl, Earliest, c.partition)
+	if err == nil {
+		e.Earliest = earliest[c.partition]
+		if lost != nil {
+			e.End = max(lost.end, e.Earliest)
+			return e
+		}
+		var end map[topic.Partition]int64
+		end, err = listOffsets(ctx, r.cl, End, c.partition)
+		e.End = end[c.partition]
 	}
-	return &OffsetRangeError{Partition: p, Offset: at, Earliest: earliest[p], End: end[p]}
+	if err != nil {
+		return &PartitionError{Partition: c.partition, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", c.next, err)}
+	}
+	return e
 }
 
 // readError gives an error of a fetch its class.
@@ -309,4 +359,12 @@ func readError(err error) error {
 		return fmt.Errorf("%w: %w", ErrUnauthorized, err)
 	}
 	return err
+}
+
+// signal makes a channel with room for one ready, if it is not.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

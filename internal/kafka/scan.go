@@ -108,7 +108,6 @@ func (s *scan) take(b *Batch) (es []topic.Envelope, next map[topic.Partition]int
 		}
 		for _, e := range part {
 			if e.Offset >= in.next && e.Offset < in.to {
-				e.Timestamp = exactTime(e.Timestamp)
 				es = append(es, e)
 			}
 		}
@@ -120,18 +119,6 @@ func (s *scan) take(b *Batch) (es []topic.Envelope, next map[topic.Partition]int
 	}
 	return es, next
 }
-
-// exactTime undoes what the library does to a timestamp: it makes nanoseconds
-// of it, which wrap around for times beyond the years 1678 to 2262, such as
-// those that somebody stamped in microseconds. A million is 15625 times 2 to the
-// 6th, and so all but the highest 6 bits of the milliseconds can be told.
-func exactTime(t time.Time) time.Time {
-	ms := uint64(t.UnixNano()) >> 6 * inverse15625
-	return time.UnixMilli(int64(ms<<6) >> 6)
-}
-
-// inverse15625 times 15625 is 1, modulo 2 to the 64th.
-const inverse15625 = 0x790fb65668c26139
 
 // leave leaves a span off that is read to its end.
 func (s *scan) leave(p topic.Partition) {

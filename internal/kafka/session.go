@@ -18,8 +18,8 @@ type SessionConfig struct {
 	TransactionalID    string
 	TransactionTimeout time.Duration // 10 s
 
-	// Topics are those that will be consumed. A topic that is not named is looked
-	// up when Consume is called for it, which may take a second more.
+	// Topics are those that will be consumed. They are looked up together, when
+	// Consume is called for the first of them.
 	Topics []string
 
 	FetchMaxBytes          int // of one fetch: 16 MiB
@@ -47,10 +47,10 @@ type CommitResult struct {
 // two may run beside each other. An error that matches ErrFenced or
 // ErrUnknownOutcome finishes the session: every later Commit answers it again.
 //
-// The library keeps the connections and reads. The producer is this package's
-// own: what is said to whom about a transaction is all in outgoing.go (what is
-// written), write.go (to the partitions' leaders) and coordinator.go (begin and
-// end).
+// The library keeps the connections. What is said to whom is this package's own:
+// about a transaction all in outgoing.go (what is written), write.go (to the
+// partitions' leaders) and coordinator.go (begin and end), and for reading in
+// leaders.go and fetcher.go.
 type Session struct {
 	reading
 	id      string // transactional ID
@@ -88,16 +88,12 @@ func NewSession(cfg Config, sc SessionConfig) (*Session, error) {
 	s.limits.mu.topics = make(map[string]int)
 	s.routes.topics = make(map[string]*route)
 	s.life, s.cancel = context.WithCancel(context.Background())
-	cl, err := cfg.newClient(s.life, append(readOptions(sc.Topics, sc.FetchMaxBytes, sc.FetchMaxPartitionBytes),
-		kgo.WithPools(&fetchedRecords),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.WithHooks(&s.wire),
-	)...)
+	cl, err := cfg.newClient(s.life, kgo.AlwaysRetryEOF(), kgo.WithHooks(&s.wire))
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("session %s: %w", sc.TransactionalID, err)
 	}
-	s.reading.init(cl)
+	s.reading.init(s.life, cl, fetchConfig{committed: true, maxBytes: sc.FetchMaxBytes, maxPartitionBytes: sc.FetchMaxPartitionBytes, log: cfg.Logger}, sc.Topics)
 	return s, nil
 }
 
