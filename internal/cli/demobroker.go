@@ -51,7 +51,7 @@ func (d *demo) openBroker(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.apart = p
+		b.apart, p.dir = p, d.temporary
 		d.mu.Lock()
 		d.broker = b // from here on there is something to end
 		d.mu.Unlock()

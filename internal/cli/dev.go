@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -34,7 +34,8 @@ func newDevCommand() *cobra.Command {
 		Short: "Run a broker to try things on: nothing survives it",
 		Long: `Dev runs a broker on a port of this machine, for as long as the command runs:
 the one that pawl serve runs, on a directory that is deleted when it ends. Any
-Kafka client and tool can use it. For data that are to be kept, see pawl serve.`,
+Kafka client and tool can use it. The directory of one that was killed is deleted
+by the next. For data that are to be kept, see pawl serve.`,
 		Example: `  pawl dev --topic orders:3 --topic totals
   pawl dev --listen 127.0.0.1:0`,
 		Args: noArguments,
@@ -85,13 +86,13 @@ func (c *devConfig) check(cmd *cobra.Command) (err error) {
 
 // run runs the broker until ctx ends.
 func (c *devConfig) run(ctx context.Context, cmd *cobra.Command) (err error) {
-	dir, err := os.MkdirTemp("", "pawl-dev-")
+	dir, err := makeTempDir("dev")
 	if err != nil {
 		return fmt.Errorf("make a directory for the broker: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, dir.remove()) }()
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: c.level}))
-	b, err := broker.Open(dir, broker.Config{Listen: c.listen, Settings: c.settings, Unsynced: true, Logger: log})
+	b, err := broker.Open(filepath.Join(dir.path, "data"), broker.Config{Listen: c.listen, Settings: c.settings, Unsynced: true, Logger: log})
 	if err != nil {
 		return err
 	}

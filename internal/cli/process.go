@@ -21,6 +21,7 @@ type process struct {
 	child   child
 	args    []string     // of what is run
 	env     []string     // its environment; nil: this process's
+	dir     *tempDir     // that it uses; nil: one that stays
 	log     string       // the file that its standard error is appended to
 	program string       // what is run
 	failed  chan<- error // takes the error of one that ends by itself
@@ -65,6 +66,9 @@ func (p *process) start() error {
 	defer log.Close() // the child has its own
 	cmd := exec.Command(p.program, p.args...)
 	cmd.Stderr, cmd.Env = log, p.env
+	if p.dir != nil {
+		cmd.ExtraFiles = []*os.File{p.dir.lock} // it has the lock as long as it lives
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -38,7 +38,7 @@ type demo struct {
 	began       time.Time
 
 	dir       string
-	temporary bool // dir is ours to remove
+	temporary *tempDir // dir, where it is ours to remove
 	log       *slog.Logger
 	logFile   *os.File
 
@@ -170,10 +170,10 @@ func (d *demo) makeDir() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.dir = d.cfg.dir; d.dir == "" {
-		if d.dir, err = os.MkdirTemp("", "pawl-demo-"); err != nil {
+		if d.temporary, err = makeTempDir("demo"); err != nil {
 			return fmt.Errorf("make a directory for the stores: %w", err)
 		}
-		d.temporary = true
+		d.dir = d.temporary.path
 	} else if err := os.MkdirAll(d.dir, 0o755); err != nil {
 		return fmt.Errorf("make the directory of the stores: %w", err)
 	}
@@ -192,13 +192,13 @@ func (d *demo) removeDir(well bool) error {
 		return fmt.Errorf("close the log: %w", err)
 	}
 	switch {
-	case !d.temporary:
+	case d.temporary == nil:
 		return nil
 	case !well:
 		d.view.say("stores and logs are kept in %s", d.dir)
-		return nil
+		return d.temporary.keep()
 	}
-	if err := os.RemoveAll(d.dir); err != nil {
+	if err := d.temporary.remove(); err != nil {
 		return fmt.Errorf("remove the directory of the stores: %w", err)
 	}
 	return nil
@@ -277,7 +277,7 @@ func (d *demo) addProcess(c child, args []string) error {
 	if err != nil {
 		return err
 	}
-	p.args, p.env = args, d.cfg.childEnv
+	p.args, p.env, p.dir = args, d.cfg.childEnv, d.temporary
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.processes = append(d.processes, p)
@@ -348,7 +348,7 @@ func (d *demo) abandon() {
 	if d.broker != nil && d.broker.apart != nil {
 		_ = d.broker.apart.signal(9)
 	}
-	if d.temporary {
+	if d.temporary != nil {
 		_ = os.RemoveAll(d.dir)
 	}
 }
