@@ -27,6 +27,7 @@ type database struct {
 	settled func() bool // whether there is nothing to settle
 
 	direct *direct
+	exists existence
 	now    func() time.Time
 
 	mu struct {
@@ -169,6 +170,11 @@ func (p *point) get(d *database, from pebble.Reader, key, dst []byte) (val []byt
 	if v, found := d.above(from, key); found {
 		return append(dst, v...), v != nil, nil
 	}
+	_, now := from.(*pebble.DB)
+	missing := now && d.exists.missing(key)
+	if missing && !invariants.Enabled {
+		return nil, false, nil
+	}
 	if p.it == nil {
 		if err := d.whole(from); err != nil {
 			return nil, false, err
@@ -191,8 +197,12 @@ func (p *point) get(d *database, from pebble.Reader, key, dst []byte) (val []byt
 		if err := p.it.Error(); err != nil {
 			return nil, false, d.readError(err)
 		}
+		if now {
+			d.exists.noted(d)
+		}
 		return nil, false, nil
 	}
+	invariants.Check(!missing, "key %x is stored, and its filter lacks it", key)
 	invariants.Check(bytes.Equal(p.it.Key(), key), "looked up key %x and found %x", key, p.it.Key())
 	v, err := p.it.ValueAndErr()
 	if err != nil {

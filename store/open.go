@@ -91,6 +91,7 @@ func open(c Config) (_ *Owner, err error) {
 	o.d = newDatabase(c.Dir, db)
 	o.d.settle, o.d.settled = o.settle, func() bool { return !o.pending.any.Load() }
 	o.d.now = c.Now
+	o.d.exists.max = max(c.Options.TableCache/4, filterFloor)
 	o.pending.limit = o.size / 2
 	o.db.o = o
 	o.tx = newTransaction(o.d, db, c.Options.TableCache)

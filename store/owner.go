@@ -144,6 +144,7 @@ func (o *Owner) take(changes []Change, meta []byte) error {
 	if err != nil {
 		return err
 	}
+	o.d.exists.add(o.d, changes)
 	if bytes >= o.pending.limit {
 		o.settleSoon()
 	}
@@ -218,6 +219,7 @@ func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 	if err := o.settle(); err != nil {
 		return err
 	}
+	defer o.d.exists.forget()
 	if err := o.commit(b); err != nil {
 		return err
 	}
@@ -359,6 +361,7 @@ func (o *Owner) close(before error) error {
 	o.d.direct.end(reason)
 	o.end(reason)
 	err := errors.Join(before, o.d.closeReads(reason))
+	o.d.exists.builders.Wait()
 	if o.fatalError() != nil {
 		o.disk.freeze()
 	}
