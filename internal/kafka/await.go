@@ -13,6 +13,11 @@ const (
 	// waited for.
 	awaitPauseMin = 100 * time.Millisecond
 	awaitPauseMax = time.Second
+
+	// cutsMax is how often in a row a connection is cut off before that is taken
+	// for an answer: a port that wants TLS or SASL does so, and once in a while
+	// so does a broker that starts or stops.
+	cutsMax = 3
 )
 
 // Await does what needs the cluster at start, again and again for as long as
@@ -21,9 +26,16 @@ const (
 // somebody can mend, such as a wrong password, it returns at once.
 func Await(ctx context.Context, patience time.Duration, log *slog.Logger, do func() error) error {
 	begun := time.Now()
+	cuts := 0 // in a row
 	for wait, tries := awaitPauseMin, 1; ; wait, tries = min(2*wait, awaitPauseMax), tries+1 {
 		err := do()
 		waited := time.Since(begun)
+		wrong := mistaken(err)
+		if wrong != nil && isConnectionLoss(wrong.Err) {
+			cuts++
+		} else {
+			cuts = 0
+		}
 		switch {
 		case err == nil:
 			if tries > 1 {
@@ -32,7 +44,7 @@ func Await(ctx context.Context, patience time.Duration, log *slog.Logger, do fun
 			return nil
 		case ctx.Err() != nil:
 			return err
-		case !mayPass(err):
+		case !Transient(err), wrong != nil && (cuts == 0 || cuts >= cutsMax):
 			return err
 		case waited+wait > patience:
 			return fmt.Errorf("%w (waited for %v)", err, waited.Round(time.Millisecond))
@@ -47,26 +59,21 @@ func Await(ctx context.Context, patience time.Duration, log *slog.Logger, do fun
 	}
 }
 
-// mayPass says whether an error may be another one, or none, in a moment.
-func mayPass(err error) bool {
-	return Transient(err) && !mistaken(err)
-}
-
-// mistaken says whether any broker was reached, and this side is set up wrongly
-// for it.
-func mistaken(err error) bool {
+// mistaken returns the error of a broker that was reached, and for which this
+// side is set up wrongly; nil if there is none.
+func mistaken(err error) *ConnectError {
 	if e := (*ConnectError)(nil); errors.As(err, &e) && e.kind != Unreached {
-		return true
+		return e
 	}
 	switch e := err.(type) {
 	case interface{ Unwrap() []error }:
 		for _, err := range e.Unwrap() {
-			if mistaken(err) {
-				return true
+			if e := mistaken(err); e != nil {
+				return e
 			}
 		}
 	case interface{ Unwrap() error }:
 		return mistaken(e.Unwrap())
 	}
-	return false
+	return nil
 }

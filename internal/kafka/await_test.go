@@ -11,13 +11,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 // A cluster that is not there yet is waited for, with one line of log; what only
 // somebody can mend is said at once, and the rest when patience ends.
 func TestAwait(t *testing.T) {
 	down := &ConnectError{Broker: "a:1", Err: syscall.ECONNREFUSED}
-	login := &ConnectError{Broker: "b:1", Err: syscall.ECONNRESET, kind: BadLogin}
+	login := &ConnectError{Broker: "b:1", Err: kerr.SaslAuthenticationFailed, kind: BadLogin}
+	cut := &ConnectError{Broker: "c:1", Err: syscall.ECONNRESET, kind: WantsSASL}
 	for _, c := range []struct {
 		name  string
 		err   error
@@ -32,6 +35,8 @@ func TestAwait(t *testing.T) {
 		{"it does not come", down, time.Hour, 40, 30 * time.Second, true},
 		{"the password is wrong", login, time.Hour, 1, 0, true},
 		{"the password is wrong, and another broker is down", errors.Join(down, fmt.Errorf("and: %w", login)), time.Hour, 1, 0, true},
+		{"a connection is cut off once", cut, 50 * time.Millisecond, 2, 100 * time.Millisecond, false},
+		{"connections are cut off", cut, time.Hour, 3, 300 * time.Millisecond, true},
 		{"the topic does not exist", fmt.Errorf("topic x: %w", ErrUnknownTopic), time.Hour, 1, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
