@@ -102,6 +102,9 @@ func (f *consumeFlags) check(cmd *cobra.Command, args []string, now time.Time) (
 			return usagef(cmd, "--until %q: %w", f.until, err)
 		}
 	}
+	if err := eachOnce(cmd, args); err != nil {
+		return err
+	}
 	seen := make(map[int32]bool)
 	for _, p := range f.partitions {
 		if p < 0 || seen[p] {

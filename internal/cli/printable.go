@@ -21,6 +21,16 @@ func printable(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
+// visible is printable for text that quotes what others have written where it
+// can, such as an error's: a backslash stays one, and a tab is spaces.
+func visible(s string) string {
+	s = strings.ReplaceAll(s, "\t", "    ")
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	return strings.ReplaceAll(printable(s), `\\`, `\`)
+}
+
 // cut shortens text to a width, in characters.
 func cut(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,7 @@ func execute(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr
 		return int(status)
 	}
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintf(stderr, "pawl: %s\n", strings.TrimRight(line, "\n"))
+		fmt.Fprintf(stderr, "pawl: %s\n", visible(strings.TrimRight(line, "\n")))
 	}
 	if errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "pawl: see %s --help\n", usage.cmd.CommandPath())
@@ -105,6 +106,16 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 		}
 	}
 	return usagef(cmd, "unknown command %q%s", args[0], config.Suggest(args[0], known))
+}
+
+// eachOnce refuses what is named twice.
+func eachOnce(cmd *cobra.Command, names []string) error {
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return usagef(cmd, "%s is named twice", name)
+		}
+	}
+	return nil
 }
 
 // noArguments refuses arguments that are not flags.

@@ -70,6 +70,7 @@ func TestStatuses(t *testing.T) {
 		{nil, 0, ""},
 		{errors.New("read input: EOF"), 1, "pawl: read input: EOF\n"},
 		{errors.Join(errors.New("one"), errors.New("two")), 1, "pawl: one\npawl: two\n"},
+		{errors.New("topic \x1b[2J\u202e: \"a\\n\"\tgone\xff"), 1, `pawl: topic \x1b[2J\u202e: "a\n"    gone\xff` + "\n"}, // nothing moves the cursor
 		{statusError(1), 1, ""},
 		{fmt.Errorf("demo: %w", statusError(3)), 3, ""},
 	} {
@@ -87,5 +88,15 @@ func TestStatuses(t *testing.T) {
 	status := execute(root, []string{"try"}, strings.NewReader(""), &errs, &errs)
 	if want := "pawl: --kills is -1\npawl: see pawl try --help\n"; status != 2 || errs.String() != want {
 		t.Errorf("usage error: status %d, stderr %q, want 2, %q", status, errs.String(), want)
+	}
+}
+
+// A topic that is named twice is refused, and not done twice.
+func TestTopicsAreNamedOnce(t *testing.T) {
+	for _, args := range [][]string{{"consume", "a", "b", "a"}, {"topic", "create", "a", "a"}, {"topic", "delete", "a", "a", "--yes"}} {
+		status, stdout, stderr := runAlone(append(args, "--brokers", "127.0.0.1:1")...)
+		if status != exitUsage || stdout != "" || !strings.Contains(stderr, "a is named twice") {
+			t.Errorf("pawl %v: status %d, %q, %q", args, status, stdout, stderr)
+		}
 	}
 }

@@ -65,6 +65,9 @@ func newTopicCreateCommand() *cobra.Command {
 			case cmd.Flags().Changed("replication") && replication < 1:
 				return usagef(cmd, "--replication %d: want 1 or more", replication)
 			}
+			if err := eachOnce(cmd, args); err != nil {
+				return err
+			}
 			settings, err := settingsOf(cmd, "set", set)
 			if err != nil {
 				return err

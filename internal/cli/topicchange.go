@@ -247,6 +247,9 @@ func newTopicDeleteCommand() *cobra.Command {
 			if len(args) == 0 {
 				return usagef(cmd, "which topic? Name it")
 			}
+			if err := eachOnce(cmd, args); err != nil {
+				return err
+			}
 			return o.run(func(ctx context.Context, c asked) error { return deleteTopics(ctx, o, c, args, ifExists, ok) })
 		},
 	}
