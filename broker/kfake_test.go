@@ -32,7 +32,7 @@ func runKfake(dir string) {
 func TestListAppendFindsTornTransactions(t *testing.T) {
 	kinds := regexp.MustCompile(`is torn|is lost|was aborted|twice|earlier one|never appended|went from|saw|comes to`)
 	for i := range 10 {
-		h := listAppend{settings: childSettings{Dir: t.TempDir(), Kfake: true}, seed: seed(t) + uint64(i), lists: 30}
+		h := listAppend{settings: childSettings{Dir: t.TempDir(), Kfake: true}, seed: seed(t) + uint64(i), lists: 30, aimed: true}
 		h.more = func() bool { return h.kills < 4 }
 		wrong, committed := h.run(t)
 		found := make(map[string]int)

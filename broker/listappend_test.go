@@ -142,12 +142,12 @@ type listAppend struct {
 	seed     uint64
 	lists    int
 	more     func() bool // whether another kill is to come
+	aimed    bool        // all kills are at ends of transactions, not every other
 	kills    int         // that there were
 }
 
 // run runs the workload, and says what the checker finds in its history and how
-// many transactions were committed. Every other kill is aimed at the end of a
-// transaction.
+// many transactions were committed.
 func (h *listAppend) run(t testing.TB) (wrong []string, committed int) {
 	t.Helper()
 	const workers = 3
@@ -185,7 +185,7 @@ func (h *listAppend) run(t testing.TB) (wrong []string, committed int) {
 	child := k.child
 	for ; h.more(); h.kills++ {
 		waitFor(ctx, time.Duration(100+rng.IntN(300))*time.Millisecond)
-		if h.kills%2 == 1 {
+		if h.aimed || h.kills%2 == 1 {
 			select {
 			case <-ending:
 			case <-ctx.Done():
