@@ -386,7 +386,7 @@ func TestPublishTooLarge(t *testing.T) {
 				case !errors.Is(err, messaging.ErrTooLarge):
 					t.Errorf("%d bytes: %v, want %v", most+1, err, messaging.ErrTooLarge)
 				default:
-					for _, want := range []string{"work-0", "the key", "10001 bytes", "10000"} {
+					for _, want := range []string{"to work ", "the key", "10001 bytes", "10000"} {
 						if !strings.Contains(err.Error(), want) {
 							t.Errorf("%v, want it to name %q", err, want)
 						}

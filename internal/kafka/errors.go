@@ -65,7 +65,11 @@ type RecordError struct {
 var ErrTooLarge = errors.New("message too large")
 
 func (e *RecordError) Error() string {
-	s := fmt.Sprintf("write message to %s-%d with key %.60q", e.Topic, e.Partition, e.Key)
+	to := e.Topic
+	if e.Partition >= 0 { // else it was refused before it had one
+		to = fmt.Sprintf("%s-%d", e.Topic, e.Partition)
+	}
+	s := fmt.Sprintf("write message to %s with key %.60q", to, e.Key)
 	if e.Limit > 0 {
 		return fmt.Sprintf("%s: %d bytes, and the topic takes %d (max.message.bytes): %v", s, e.Size, e.Limit, e.Err)
 	}

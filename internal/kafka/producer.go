@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -63,6 +64,11 @@ func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []e
 	s := newSlab(recs)
 	promise := s.promise
 	for i := range s.recs {
+		if limit := p.limits.of(recs[i].Topic); limit > 0 && wireSize(&recs[i]) > limit {
+			// A batch that a broker refuses takes what waits behind it along.
+			promise(&s.recs[i], kerr.MessageTooLarge)
+			continue
+		}
 		p.cl.Produce(ctx, &s.recs[i], promise)
 	}
 	select {
