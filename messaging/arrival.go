@@ -16,34 +16,44 @@ var keySeed = maphash.MakeSeed()
 const pushMax = 2048
 
 // push takes messages of one of the streams, as they were read.
-// It returns true when the stream is to be read no further.
+// It returns true when the stream is to be read no further. What it was given it
+// recycles: those of the input once they were read out of the inbox.
 func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 	p.mu.Lock()
 	if !p.isCurrentLocked(s) {
 		p.mu.Unlock()
+		f.Recycle()
 		return true
 	}
 	s.brought = time.Now()
 	if s.scanEnd >= 0 {
 		enough = p.scanLocked(s, f)
 		p.mu.Unlock()
+		f.Recycle()
 		return enough
+	}
+	if s.tier != streamInput {
+		defer f.Recycle()
 	}
 	for from := 0; ; from += pushMax {
 		if p.mu.phase != phaseRunning {
 			p.mu.Unlock()
 			return true
 		}
-		to := min(from+pushMax, f.Count)
-		p.pushLocked(s, f.Messages, from, to)
+		to := f.Count
+		if s.tier == streamInput {
+			p.fetchedLocked(s, f)
+		} else {
+			to = min(from+pushMax, f.Count)
+			p.dissolveLocked()
+			p.arriveAllLocked(s, f.Messages, from, to, nil)
+		}
 		if last := to == f.Count; last {
 			s.highWater = max(s.highWater, f.StableEnd)
-			s.next = max(s.next, f.Next)
-			if !s.want && s.overLimit(&p.w.cfg) {
-				s.want = true
-				s.full = time.Now()
-				p.w.fetch.changed(s)
+			if s.tier != streamInput {
+				s.next = max(s.next, f.Next)
 			}
+			p.fullLocked(s)
 		}
 		offer := p.offerLocked()
 		p.mu.Unlock()
@@ -57,8 +67,9 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 	}
 }
 
-// pushLocked takes some of the messages.
-func (p *partition) pushLocked(s *stream, ms kafka.Messages, from, to int) {
+// arriveAllLocked takes some of the messages, and puts them in a solo chunk, if
+// one is given.
+func (p *partition) arriveAllLocked(s *stream, ms kafka.Messages, from, to int, into *chunk) {
 	slab := make([]delivery, to-from) // which live about equally long
 	for i := from; i < to; i++ {
 		e := ms.At(i)
@@ -82,35 +93,38 @@ func (p *partition) pushLocked(s *stream, ms kafka.Messages, from, to int) {
 		if e.Offset < s.seen {
 			p.w.metrics.redelivered.Add(1)
 		}
+		if into != nil {
+			into.hs = append(into.hs, handout{d: d})
+			p.handLocked(d, into.now)
+			continue
+		}
 		p.arriveLocked(d)
 	}
 }
 
 // arriveLocked puts a message that was read where it belongs.
 func (p *partition) arriveLocked(d *delivery) {
-	order := p.w.cfg.Order
-	ordered := order == ByKey || order == KeyRelaxed
 	var due time.Time
+	hash, ordered := p.laneOf(d)
 	if d.s.tier != streamInput {
 		var own bool
 		due, own = p.pastLocked(d)
-		ordered = order == ByKey && own
-	}
-	hash := uint64(0) // the same for all in the order by partition
-	switch {
-	case order == ByPartition:
-		if d.s.tier != streamInput { // one that was redriven has its place where it comes
+		switch p.w.cfg.Order {
+		case ByPartition: // one that was redriven has its place where it comes
 			d.order = d.at - offsetMax // before all of the input
+		case ByKey:
+			ordered = ordered && own
+		default:
+			ordered = false
 		}
-	case !ordered, d.key == nil:
+	}
+	if !ordered {
 		if due.IsZero() {
 			p.readyLocked(d)
 		} else {
 			p.delayLocked(d, due)
 		}
 		return
-	default:
-		hash = maphash.Bytes(keySeed, d.key)
 	}
 	l := p.laneLocked(hash)
 	ok, void := l.insert(d)
@@ -128,6 +142,17 @@ func (p *partition) arriveLocked(d *delivery) {
 		p.delayLocked(d, due)
 	}
 	p.advanceLocked(l)
+}
+
+// laneOf returns which lane a message of the input is in, if it is in one.
+func (p *partition) laneOf(d *delivery) (hash uint64, ok bool) {
+	switch order := p.w.cfg.Order; {
+	case order == ByPartition:
+		return 0, true // the same for all
+	case order == Unordered, d.key == nil:
+		return 0, false
+	}
+	return maphash.Bytes(keySeed, d.key), true
 }
 
 // pastLocked reads what the headers of a message that comes back say of it. It

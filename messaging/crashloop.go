@@ -17,6 +17,7 @@ func (p *partition) suspectLocked() *delivery {
 	if !p.mu.careful || p.mu.phase != phaseRunning || p.mu.out > 0 || p.mu.cleared != nil {
 		return nil
 	}
+	p.fillLocked(1)
 	d := p.mu.ready.pop()
 	if d == nil {
 		return nil

@@ -116,10 +116,13 @@ func (f *fetcher) run(ctx context.Context) {
 		cancel()
 		for i := range fetched.Parts {
 			part := &fetched.Parts[i]
-			if s := f.streams[part.Partition]; s != nil && s.p.push(s, part) {
+			s := f.streams[part.Partition]
+			switch {
+			case s == nil:
+				part.Recycle()
+			case s.p.push(s, part):
 				f.obey(order{fetchStop, s})
 			}
-			part.Recycle()
 		}
 		if err != nil && ctx.Err() == nil {
 			f.failed(ctx, err)
@@ -174,7 +177,7 @@ func fullness(orders []order) (n int64) {
 		}
 		o.s.p.mu.Lock()
 		if o.s.want && !o.s.paused && o.s.p.mu.phase == phaseRunning {
-			n += o.s.window.unsettled
+			n += o.s.window.unsettled + int64(o.s.inbox.count)
 		}
 		o.s.p.mu.Unlock()
 	}
@@ -209,7 +212,7 @@ func (f *fetcher) obey(o order) {
 	current := f.streams[s.id] == s
 	s.p.mu.Lock()
 	was := s.paused
-	next, want, live := s.next, s.want, s.p.mu.phase == phaseRunning || s.scanEnd >= 0
+	next, want, live := max(s.next, s.inbox.next()), s.want, s.p.mu.phase == phaseRunning || s.scanEnd >= 0
 	switch o.deed {
 	case fetchBegin:
 		s.paused = false
@@ -291,7 +294,7 @@ func (f *fetcher) missing(s *stream, e *kafka.OffsetRangeError) {
 		to = e.End
 	}
 	s.p.mu.Lock()
-	from := s.next
+	from := max(s.next, s.inbox.next())
 	s.p.mu.Unlock()
 	switch {
 	case to < from || e.Offset > e.End:
@@ -307,7 +310,7 @@ func (f *fetcher) missing(s *stream, e *kafka.OffsetRangeError) {
 	f.w.log.Warn("messages are gone that were not read", "partition", s.id.String(), "from", from, "to", to)
 	f.w.metrics.missed.Add(to - from)
 	s.p.mu.Lock()
-	s.next = max(s.next, to)
+	s.p.jumpLocked(s, to)
 	if s.scanEnd >= 0 && s.p.scannedToLocked(s, s.next) {
 		s.p.mu.Unlock()
 		f.obey(order{fetchStop, s})

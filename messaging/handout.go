@@ -6,7 +6,7 @@ import (
 
 // offerLocked says whether the pool is to be told that there is work.
 func (p *partition) offerLocked() bool {
-	if p.mu.offered || p.mu.phase != phaseRunning || p.mu.ready.len() == 0 {
+	if p.mu.offered || p.mu.phase != phaseRunning || p.mu.ready.len() == 0 && p.readableLocked() == 0 {
 		return false
 	}
 	if p.mu.careful {
@@ -28,8 +28,9 @@ type handout struct {
 	err     error
 }
 
-// take gives up to most messages to a handler. more says that there are others.
-func (p *partition) take(most int) (hs []handout, more bool) {
+// take gives up to most messages to a handler; nil if there are none. more says
+// that there are others.
+func (p *partition) take(most int) (c *chunk, more bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,13 +41,24 @@ func (p *partition) take(most int) (hs []handout, more bool) {
 	if d := p.mu.cleared; d != nil {
 		p.mu.cleared = nil
 		p.handLocked(d, &now)
-		return []handout{{d: d}}, p.offerLocked()
+		return &chunk{p: p, hs: []handout{{d: d}}}, p.offerLocked()
 	}
 	if p.mu.careful {
 		return nil, false
 	}
-	most = min(most, p.mu.ready.len()+chunkMax)
-	hs = make([]handout, 0, min(most, max(p.mu.ready.len(), 16)))
+	most = min(most, chunkMax)
+	if c := p.takeSoloLocked(most, &now); c != nil {
+		return c, p.offerLocked()
+	}
+	enough := most
+	if p.w.batch == nil && p.w.cfg.Order != Unordered {
+		enough = max(1, most/4) // others of their lanes follow them
+	}
+	p.fillLocked(enough)
+	if p.mu.ready.len() == 0 {
+		return nil, p.offerLocked()
+	}
+	hs := make([]handout, 0, min(most, max(2*p.mu.ready.len(), 4)))
 	for len(hs) < most {
 		d := p.mu.ready.pop()
 		if d == nil {
@@ -63,7 +75,7 @@ func (p *partition) take(most int) (hs []handout, more bool) {
 			p.handLocked(hs[n+i].d, &now)
 		}
 	}
-	return hs, p.offerLocked()
+	return &chunk{p: p, hs: hs, now: &now}, p.offerLocked()
 }
 
 // handLocked takes note that a message is given to a handler. now is shared by

@@ -51,6 +51,7 @@ type partition struct {
 		offered bool      // the pool knows that ready has something
 		delayed delays    // to be handled when they are due
 		out     int       // given to a handler and not settled
+		solo    *chunk    // see takeSoloLocked; nil: none
 		jobs    [2][]*job // to be written, by where to: toTopics, toLetters
 		writing int       // jobs that the writer has in hand
 
@@ -181,7 +182,7 @@ func (p *partition) choresLocked(now time.Time) {
 				p.log.Warn("a message was given to a handler and is not settled", "topic", s.id.Topic, "offset", d.origin(), "key", quote(d.key), "for", now.Sub(*d.handed).Round(time.Second))
 			}
 		}
-		if s.next < s.highWater && !s.want && now.Sub(s.brought) >= quietLimit {
+		if s.next < s.highWater && s.inbox.count == 0 && !s.want && now.Sub(s.brought) >= quietLimit {
 			s.brought = now
 			p.w.fetch.look(s)
 		}
@@ -233,7 +234,7 @@ func (p *partition) passed(s *stream, from, to int64) (enough bool) {
 	case to <= from:
 	case s.scanEnd >= 0 && s.scanned == from:
 		return p.scannedToLocked(s, to)
-	case s.scanEnd < 0 && s.next == from:
+	case s.scanEnd < 0 && s.next == from && s.inbox.count == 0:
 		s.next = to
 	}
 	return false
@@ -247,6 +248,7 @@ func (p *partition) drain(cause error) {
 		return
 	}
 	p.mu.phase, p.mu.since = phaseDraining, time.Now()
+	p.letGoLocked()
 	// What is only to join its key in a delay topic can as well stay.
 	p.mu.jobs[toTopics] = slices.DeleteFunc(p.mu.jobs[toTopics], func(j *job) bool { return !j.retry })
 	p.mu.Unlock()
@@ -266,6 +268,7 @@ func (p *partition) fence(cause error) {
 	p.mu.Lock()
 	was := p.mu.phase
 	p.mu.phase = phaseFenced
+	p.letGoLocked()
 	if was != phaseFenced {
 		close(p.gone)
 	}
@@ -274,6 +277,13 @@ func (p *partition) fence(cause error) {
 	p.w.fetch.drop(p)
 	if was != phaseFenced {
 		p.w.breaker.unused(1) // what is still out will never be settled
+	}
+}
+
+// letGoLocked lets go of what was fetched and not read.
+func (p *partition) letGoLocked() {
+	for _, s := range p.mu.streams {
+		s.inbox.clear()
 	}
 }
 

@@ -46,11 +46,11 @@ func TestProbeGivenBack(t *testing.T) {
 	b := p.w.breaker
 	b.mu.state, b.mu.since = breakerProbing, time.Now()
 	most := b.allow()
-	hs, _ := p.take(most)
-	if most != 1 || len(hs) != 1 || b.allow() != 0 {
-		t.Fatalf("%d messages are allowed and %d taken, want one", most, len(hs))
+	c, _ := p.take(most)
+	if most != 1 || c == nil || len(c.hs) != 1 || b.allow() != 0 {
+		t.Fatalf("%d messages are allowed and %+v taken, want one", most, c)
 	}
-	p.giveBack(hs)
+	p.giveBack(c.hs)
 	if got := b.allow(); got != 1 {
 		t.Errorf("%d messages are allowed after the probe was given back, want 1", got)
 	}
@@ -84,10 +84,9 @@ func TestResultsInOrder(t *testing.T) {
 	p.w.breaker.cfg.Failures = -1
 	last := int64(-1)
 	for range rounds {
-		hs, _ := p.take(size)
-		c := &chunk{p: p, hs: hs}
-		for i := range hs {
-			hs[i].err = errors.New("no")
+		c, _ := p.take(size)
+		for i := range c.hs {
+			c.hs[i].err = errors.New("no")
 		}
 		var all sync.WaitGroup
 		for range 4 {

@@ -45,6 +45,8 @@ type chunk struct {
 	posted    atomic.Int64 // the first whose result the partition has not been given. It changes under the partition's lock
 	began     atomic.Int64 // when the present ones were begun with: nanoseconds since 1970
 	abandoned atomic.Bool  // its handler did not return in time
+	solo      bool         // see takeSoloLocked
+	now       *time.Time   // when it was handed out
 	late      bool         // what was left of it is given to others. pool.mu guards it
 }
 
@@ -138,19 +140,18 @@ func (l *pool) handle() {
 			l.running.Done()
 			return
 		}
-		hs, more := p.take(most)
+		c, more := p.take(most)
 		if more {
 			l.offer(p)
 		}
-		if len(hs) == 0 {
+		if c == nil {
 			l.w.breaker.unused(most)
 			continue
 		}
-		c := &chunk{p: p, hs: hs}
 		c.began.Store(time.Now().UnixNano())
 		l.mu.Lock()
 		l.mu.chunks[c] = true
-		look := len(hs) > 1 && !l.mu.looking
+		look := len(c.hs) > 1 && !l.mu.looking
 		l.mu.looking = l.mu.looking || look
 		l.mu.Unlock()
 		if look {
@@ -227,12 +228,7 @@ func (l *pool) look() {
 	again := l.mu.looking
 	l.mu.Unlock()
 	for _, c := range late { // each once: its handler is left with the one it is at
-		n := int64(len(c.hs))
-		begun := min(c.next.Swap(n), n)
-		c.p.finish(c, begun-1) // whoever has begun with one has ended those before it
-		if begun < n {
-			c.p.giveBack(c.hs[begun:])
-		}
+		c.p.spread(c)
 	}
 	if again {
 		time.AfterFunc(lookAfter, l.look)
@@ -264,11 +260,18 @@ func (l *pool) handleChunk(c *chunk) {
 		}
 		if c.p.ctx.Err() != nil {
 			h.err = errLeft
+			if c.solo {
+				break // what comes after it must not pass it
+			}
 			continue
 		}
 		h.err = l.call(h.d)
 		acked = h.err == nil && h.d.state.Load() == pending
-		if timed++; timed < stride {
+		timed++
+		if c.solo && !acked {
+			break // what comes after it must not pass it
+		}
+		if timed < stride {
 			continue
 		}
 		if c.abandoned.Load() {

@@ -13,6 +13,23 @@ var errNotReached = errors.New("the message before it was not acked")
 // it has not: each once, and in their order, whoever comes with them. Most are
 // acks, which are counted together.
 func (p *partition) finish(c *chunk, to int64) {
+	p.mu.Lock()
+	p.finishLocked(c, to)
+	p.afterLocked()
+}
+
+func (p *partition) finishLocked(c *chunk, to int64) {
+	if c.posted.Load() >= to {
+		return
+	}
+	if last := &c.hs[to-1]; c == p.mu.solo && (last.err != nil || last.d.state.Load() != pending) {
+		p.dissolveLocked()
+	}
+	from := c.posted.Swap(to)
+	hs := c.hs[from:to]
+	if c == p.mu.solo && to == int64(len(c.hs)) {
+		p.mu.solo = nil
+	}
 	acks := 0
 	counted := func() {
 		if acks > 0 {
@@ -21,14 +38,6 @@ func (p *partition) finish(c *chunk, to int64) {
 			acks = 0
 		}
 	}
-	p.mu.Lock()
-	from := c.posted.Load()
-	if from >= to {
-		p.mu.Unlock()
-		return
-	}
-	c.posted.Store(to)
-	hs := c.hs[from:to]
 	for i := range hs {
 		d, err := hs[i].d, hs[i].err
 		if err == nil && p.mu.phase != phaseFenced && d.state.CompareAndSwap(pending, settled) {
@@ -41,7 +50,6 @@ func (p *partition) finish(c *chunk, to int64) {
 		p.resultLocked(d, err)
 	}
 	counted()
-	p.afterLocked()
 }
 
 // afterLocked releases the lock after something was settled, and does what
@@ -182,6 +190,15 @@ func (p *partition) movedLocked(d *delivery, hop, tier int) {
 	p.settleLocked(d)
 }
 
+// fullLocked has a stream fetched no further that is full.
+func (p *partition) fullLocked(s *stream) {
+	if !s.want && s.isFull(&p.w.cfg) {
+		s.want = true
+		s.full = time.Now()
+		p.w.fetch.changed(s)
+	}
+}
+
 // roomLocked has a stream fetched again that has room again.
 func (p *partition) roomLocked(s *stream) {
 	if s.want && s.underLimit(&p.w.cfg) {
@@ -197,6 +214,7 @@ func (p *partition) ack(d *delivery) error {
 		p.mu.Unlock()
 		return ErrFenced
 	}
+	p.dissolveLocked()
 	if !d.state.CompareAndSwap(pending, settled) {
 		p.mu.Unlock()
 		return ErrSettled
@@ -213,6 +231,7 @@ func (p *partition) nack(d *delivery, err error) error {
 		p.mu.Unlock()
 		return ErrFenced
 	}
+	p.dissolveLocked()
 	n := &nack{outcome: make(chan error, 1)}
 	switch {
 	case d.state.CompareAndSwap(pending, settled):

@@ -27,6 +27,7 @@ type stream struct {
 
 	window   *window
 	next     int64 // all below was read
+	inbox    inbox // of the input: what was fetched from there on
 	restored []span
 	seen     int64 // what is below it may have been handled by an owner before
 	bytes    int64 // of messages that were read and are not settled
@@ -102,12 +103,23 @@ func (s *stream) commit(rounds uint64) kafka.Committed {
 	return kafka.Committed{Offset: at.offset, Metadata: text}
 }
 
-// overLimit says whether the stream is to be fetched no further.
+// isFull says whether the stream is to be fetched no further.
+func (s *stream) isFull(c *Config) bool {
+	switch {
+	case s.inbox.count >= inboxMax, s.bytes+s.inbox.bytes >= c.MaxBytes:
+		return true
+	case s.tier == streamInput && s.inbox.count == 0:
+		return false
+	}
+	return s.overLimit(c)
+}
+
+// overLimit says whether no more messages may be read.
 func (s *stream) overLimit(c *Config) bool {
 	return s.window.unsettled >= int64(c.MaxUnsettled) || s.window.span() >= c.MaxSpan || s.bytes >= c.MaxBytes
 }
 
 // underLimit says whether there is room again.
 func (s *stream) underLimit(c *Config) bool {
-	return s.window.unsettled <= int64(c.MaxUnsettled)/2 && s.window.span() <= c.MaxSpan-c.MaxSpan/8-1 && s.bytes <= c.MaxBytes/2
+	return s.inbox.count <= inboxMax/2 && s.bytes+s.inbox.bytes <= c.MaxBytes/2 && s.window.unsettled <= int64(c.MaxUnsettled)/2 && s.window.span() <= c.MaxSpan-c.MaxSpan/8-1
 }
