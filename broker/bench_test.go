@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -391,6 +392,15 @@ func BenchmarkReopen(b *testing.B) {
 	t.fill(b, name, 1024, mb<<10)
 	written := procNumber(b, c.cmd.Process.Pid, "io", "write_bytes:")
 	c.kill()
+	stored := int64(0)
+	if err := filepath.Walk(settings.Dir, func(_ string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().IsRegular() {
+			stored += info.Size()
+		}
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
 	b.ResetTimer()
 	for range b.N {
 		c := startChild(b, settings, "")
@@ -401,6 +411,7 @@ func BenchmarkReopen(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "open-ms")
 	b.ReportMetric(float64(written)/float64(mb<<20), "written/byte")
+	b.ReportMetric(float64(stored)/(1<<20), "stored-MB")
 }
 
 // procNumber reads a number of a process from the operating system.
