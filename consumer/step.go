@@ -36,6 +36,8 @@ type pace struct {
 	alone    int       // messages that are each consumed in a transaction of their own
 	hold     time.Time // nothing is consumed before: the back-off of a message that failed
 	resume   time.Time // no commit begins before: the pause after the last
+
+	usual time.Duration // what a commit takes of late
 }
 
 // An action is what the owner is to do.
@@ -150,14 +152,32 @@ func (p *pace) quota() int {
 
 // committed tells that the open transaction has ended, by a commit that took
 // so long, and that the next is to begin no sooner than pause from now; more
-// if commits would otherwise take over a quarter of the time.
+// if commits would otherwise take over a quarter of the time. That goes by what
+// they take of late: one that the broker kept waiting would else keep what comes
+// after it waiting three times as long.
 func (p *pace) committed(now time.Time, took, pause time.Duration) {
 	if p.alone > 0 && p.consumed > 0 {
 		p.alone--
 	}
 	p.turn, p.settled = p.fired > 0, p.fired == 0 && p.consumed == 0
 	p.reset()
-	p.resume = now.Add(min(max(pause, 3*took), p.interval))
+	p.learn(took, pause)
+	p.resume = now.Add(min(max(pause, 3*p.usual), p.interval))
+}
+
+// learn lets what a commit took count for what they usually take: less of it
+// where it is more, since a pause comes off sooner than it is put on. The first,
+// which looks up all that is written to, tells little.
+func (p *pace) learn(took, pause time.Duration) {
+	switch {
+	case p.usual == 0:
+		p.usual = min(took, pause)
+	case took > p.usual:
+		p.usual += (min(took, 4*p.usual) - p.usual) / 8
+	default:
+		p.usual -= (p.usual - took) / 4
+	}
+	p.usual = max(p.usual, time.Microsecond)
 }
 
 // reset tells that there is no open transaction any more.

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -86,15 +87,61 @@ func TestCommitPauseGrowsWithCommits(t *testing.T) {
 		{10 * time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond},
 		{time.Second, 5 * time.Millisecond, 100 * time.Millisecond},
 	} {
-		p := pace{interval: 100 * time.Millisecond, maxMessages: 10, consumed: 3}
-		p.committed(now, c.took, c.pause)
-		if got := p.resume.Sub(now); got != c.want {
-			t.Errorf("after a commit of %v the pause is %v, want %v", c.took, got, c.want)
+		p := pace{interval: 100 * time.Millisecond, maxMessages: 10}
+		for range 100 {
+			p.consumed = 3
+			p.committed(now, c.took, c.pause)
+		}
+		if got := p.resume.Sub(now); got > c.want || got < c.want*99/100 {
+			t.Errorf("after commits of %v the pause is %v, want %v", c.took, got, c.want)
 		}
 		if p.consumed != 0 {
 			t.Errorf("%d messages are open after a commit", p.consumed)
 		}
 	}
+}
+
+// A commit that the broker keeps waiting, now and then, costs what it takes, and
+// no long pause after it; nor does the first, which looks everything up.
+func TestCommitPauseAfterASlowCommit(t *testing.T) {
+	const pause, usual = 5 * time.Millisecond, 4 * time.Millisecond
+	now := time.Unix(1_700_000_000, 0)
+	p := pace{interval: 100 * time.Millisecond, maxMessages: 10}
+	for i := range 200 {
+		took := usual
+		if i%20 == 0 {
+			took = 80 * time.Millisecond
+		}
+		p.consumed = 3
+		p.committed(now, took, pause)
+		if got, most := p.resume.Sub(now), 18*time.Millisecond; got > most {
+			t.Errorf("commit %d, of %v: the pause is %v, want at most %v", i, took, got, most)
+		}
+	}
+}
+
+// Where commits are as uneven as those of a broker at work, four times as long as
+// each other, they take about a quarter of the time all the same.
+func TestCommitShare(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		p := pace{interval: time.Second, maxMessages: 10}
+		unit := time.Duration(rapid.IntRange(1, 20).Draw(t, "shortest")) * time.Millisecond
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		var working, all time.Duration
+		for i := range 2_000 {
+			took := unit + time.Duration(rng.Int64N(3*int64(unit)))
+			p.consumed = 3
+			p.committed(now, took, time.Millisecond)
+			if i >= 1_000 { // it has had the time to learn
+				working += took
+				all += took + p.resume.Sub(now)
+			}
+		}
+		if share := float64(working) / float64(all); share < 0.2 || share > 0.33 {
+			t.Errorf("commits of %v to %v take %.0f %% of the time, want 20 to 33", unit, 4*unit, 100*share)
+		}
+	})
 }
 
 // Whatever happens in whatever order, the pace never asks for two things at
