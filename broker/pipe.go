@@ -13,6 +13,10 @@ import (
 // before its writer waits.
 const pipeBuffer = 256 << 10
 
+// pipeBufferMin is how many it has room for at first. Doubled some times it is
+// pipeBuffer.
+const pipeBufferMin = 1 << 10
+
 // pipeDirect is how many bytes a write has at least that is not buffered at
 // all: the reader copies from where the writer has them, once, and the writer
 // waits for it.
@@ -24,7 +28,7 @@ type flow struct {
 	mu struct {
 		sync.Mutex
 		changed     *sync.Cond
-		ring        []byte // of pipeBuffer bytes, made at the first small write
+		ring        []byte // made at the first small write; grows up to pipeBuffer bytes
 		head, n     int    // what was written and not read is n bytes from head on, around the end
 		direct      []byte // what is left of a big write; it comes after what is in the ring
 		writing     bool   // others that write wait for their turn
@@ -92,8 +96,8 @@ func (f *flow) Read(p []byte) (int, error) {
 // takeLocked moves what is there into p.
 func (f *flow) takeLocked(p []byte) (n int) {
 	for f.mu.n > 0 && n < len(p) {
-		m := copy(p[n:], f.mu.ring[f.mu.head:min(f.mu.head+f.mu.n, pipeBuffer)])
-		f.mu.head, f.mu.n, n = (f.mu.head+m)%pipeBuffer, f.mu.n-m, n+m
+		m := copy(p[n:], f.mu.ring[f.mu.head:min(f.mu.head+f.mu.n, len(f.mu.ring))])
+		f.mu.head, f.mu.n, n = (f.mu.head+m)%len(f.mu.ring), f.mu.n-m, n+m
 	}
 	if f.mu.n > 0 {
 		return n
@@ -106,15 +110,32 @@ func (f *flow) takeLocked(p []byte) (n int) {
 
 // putLocked moves what there is room for out of p.
 func (f *flow) putLocked(p []byte) (n int) {
-	if f.mu.ring == nil {
-		f.mu.ring = make([]byte, pipeBuffer)
-	}
-	for f.mu.n < pipeBuffer && n < len(p) {
-		at := (f.mu.head + f.mu.n) % pipeBuffer
-		m := copy(f.mu.ring[at:min(at+pipeBuffer-f.mu.n, pipeBuffer)], p[n:])
+	f.growLocked(f.mu.n + len(p))
+	size := len(f.mu.ring)
+	for f.mu.n < size && n < len(p) {
+		at := (f.mu.head + f.mu.n) % size
+		m := copy(f.mu.ring[at:min(at+size-f.mu.n, size)], p[n:])
 		f.mu.n, n = f.mu.n+m, n+m
 	}
 	return n
+}
+
+// growLocked makes room for so many bytes, as far as there may be. Most
+// connections of a shard that idles carry a few hundred at a time, and there are
+// thousands of them.
+func (f *flow) growLocked(want int) {
+	size := max(len(f.mu.ring), pipeBufferMin)
+	for size < min(want, pipeBuffer) {
+		size *= 2
+	}
+	if size == len(f.mu.ring) {
+		return
+	}
+	ring := make([]byte, size)
+	end := min(f.mu.head+f.mu.n, len(f.mu.ring))
+	m := copy(ring, f.mu.ring[f.mu.head:end])
+	copy(ring[m:], f.mu.ring[:f.mu.n-m])
+	f.mu.ring, f.mu.head = ring, 0
 }
 
 // Write returns when p is buffered or, if it is big, read.

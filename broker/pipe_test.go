@@ -124,3 +124,40 @@ func TestPipeEnds(t *testing.T) {
 		}
 	}
 }
+
+// A flow takes no more room than it has needed, and keeps what is in it while it
+// grows, also around its end.
+func TestPipeGrows(t *testing.T) {
+	f := newFlow()
+	var sent, got []byte
+	for i := range 200 {
+		p := make([]byte, 1+i*7%900)
+		for j := range p {
+			p[j] = byte(i + j)
+		}
+		if n, err := f.Write(p); n != len(p) || err != nil {
+			t.Fatalf("Write = %d, %v", n, err)
+		}
+		sent = append(sent, p...)
+		q := make([]byte, len(p)*2/3)
+		n, err := f.Read(q)
+		if err != nil && len(q) > 0 {
+			t.Fatal(err)
+		}
+		got = append(got, q[:n]...)
+		if i == 0 && len(f.mu.ring) != pipeBufferMin {
+			t.Errorf("a byte takes a ring of %d, want %d", len(f.mu.ring), pipeBufferMin)
+		}
+	}
+	for len(got) < len(sent) {
+		q := make([]byte, 1000)
+		n, err := f.Read(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, q[:n]...)
+	}
+	if string(got) != string(sent) {
+		t.Error("what is read is not what was written")
+	}
+}
