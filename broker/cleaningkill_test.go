@@ -236,12 +236,16 @@ func TestB5KillWhileCleaning(t *testing.T) {
 	}
 	first := k.ctx
 	n, kept := 0, int64(0)
-	for more := rounds(t, 2*len(points)); more(); n++ {
+	for more := rounds(t, 12); more(); n++ {
 		crash := points[n%len(points)]
 		if crash == "broker-compacted" {
 			crash += fmt.Sprint(":", 1+h.rng.IntN(40))
 		} else if crash != "" {
 			crash += fmt.Sprint(":", 1+h.rng.IntN(400))
+		}
+		wait := 20 * time.Second // for it to come to the point
+		if crash == "" {
+			wait = time.Duration(50+h.rng.IntN(300)) * time.Millisecond
 		}
 		k := remote(t, settings, crash)
 		ctx, cancel := context.WithCancel(first)
@@ -256,10 +260,6 @@ func TestB5KillWhileCleaning(t *testing.T) {
 			defer close(ended)
 			h.keep(k)
 		}()
-		wait := 20 * time.Second // for it to come to the point
-		if crash == "" {
-			wait = time.Duration(50+h.rng.IntN(300)) * time.Millisecond
-		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-gone:
