@@ -268,6 +268,11 @@ func median(vs []float64) float64 {
 	return vs[len(vs)/2]
 }
 
+func medianTime(ds []time.Duration) time.Duration {
+	ds = slices.Sorted(slices.Values(ds))
+	return ds[len(ds)/2]
+}
+
 // BenchmarkZipf has 1 ms of simulated work a message and Zipf-distributed keys
 // that arrive, whatever is done with them, at 80 % of the bound: the lesser of
 // the concurrency and 1 / the share of the hottest key, ÷ the work as measured.
@@ -332,6 +337,17 @@ func BenchmarkZipf(b *testing.B) {
 		})
 		sending.Wait()
 		p.Close()
+		// What is not sustained waits longer and longer.
+		quarter := len(took) / 4
+		early, late := medianTime(took[quarter:2*quarter]), medianTime(took[3*quarter:])
+		holds, answer := late <= 2*early+50*time.Millisecond, "no"
+		if holds {
+			answer = "yes"
+		}
+		b.Logf("%.0f messages a second, 80 %% of the bound: sustained %s (half of them took %v at first, %v at the end)", rate, answer, early, late)
+		if !holds {
+			b.Errorf("the backlog grows at %.0f messages a second", rate)
+		}
 		slices.Sort(took)
 		b.ReportMetric(bound, "bound/s")
 		b.ReportMetric(sustained, "sustained/s")
