@@ -39,7 +39,7 @@ func runCrowd() {
 	for i := range n {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
-			conns = append(conns, c) // so that it isn't collected
+			conns = append(conns, c)
 			err = hello(c)
 		}
 		switch {
@@ -64,6 +64,7 @@ func runCrowd() {
 	}
 	fmt.Println(served, refused, broken)
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(conns) // they close when they are collected
 	os.Exit(0)
 }
 
