@@ -7,9 +7,8 @@ import (
 	"github.com/pawlstream/pawl/topic"
 )
 
-// tail finds out whether there is anything left to consume where the input ends
-// in what a fetch never brings, such as batches that compaction has left without
-// a message: the library passes them in silence, and the shard would lag for
+// tail finds out whether there is anything left to consume where a fetch brings
+// nothing from below the end of the input, so that the shard does not lag for
 // ever.
 type tail struct {
 	since   time.Time       // when the shard first stood below an end with nothing to do; zero if it does not

@@ -14,9 +14,10 @@ import (
 
 // NextOffset returns the first offset, at or after the given one, at which
 // there may be a message: it passes markers, aborted messages and batches that
-// compaction has left without a record, up to the last stable offset. It is
-// for a reader that stands below the end and whose polls bring nothing, since
-// the library hides what holds no record. It asks the leader once.
+// compaction has left without a record, up to the last stable offset. It is for
+// a reader that stands below the end and whose polls bring nothing: an answer
+// about this partition alone that is empty says that there is nothing up to the
+// end, which one about several does not. It asks the leader once.
 func (r *reading) NextOffset(ctx context.Context, p topic.Partition, at int64) (int64, error) {
 	next, err := nextOffset(ctx, r.cl, p, at)
 	if err != nil {
