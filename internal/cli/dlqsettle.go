@@ -19,9 +19,10 @@ import (
 // settleFlags say how letters are redriven or discarded.
 type settleFlags struct {
 	letterFlags
-	options messaging.Options
-	all     bool
-	yes     bool
+	options   messaging.Options
+	toContext string // of the cluster that letters go to; empty: that of the letters
+	all       bool
+	yes       bool
 }
 
 func (s *settleFlags) add(cmd *cobra.Command) {
@@ -45,16 +46,27 @@ consumer that they failed in and to no other, or to a topic with --to. A letter
 and the record of its redrive are written in one transaction: each is redriven
 exactly once, also if the command is killed and called again.
 
+With --to-context they go to the cluster of that context: to the consumer there,
+or to the topic of --to there. No transaction spans two clusters, so a letter is
+written there first, and the record of it then beside the letter: each is
+redriven at least once. If the command is killed between the two and called
+again, some are sent a second time; none is lost.
+
 It ends with the letters that were there when it began. The exit status is 1 if
 any failed.`,
 		Example: `  pawl dlq redrive --brokers kafka-1:9092 --application shop --consumer mailer 0:17
   pawl dlq redrive … --error timeout --since 2h --dry-run
-  pawl dlq redrive … --all --rate 50 --yes`,
+  pawl dlq redrive … --all --rate 50 --yes
+  pawl dlq redrive … --all --to-context prod --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error { return s.settle(cmd, args, messaging.Redriven) },
 	}
 	s.add(cmd)
 	cmd.Flags().IntVar(&s.options.MaxRedrives, "max-redrives", 0, "leave those that came back so often already (default: 10)")
-	cmd.Flags().StringVar(&s.options.To, "to", "", "a topic of the same cluster to send them to")
+	cmd.Flags().StringVar(&s.options.To, "to", "", "a topic to send them to, of the same cluster or that of --to-context")
+	cmd.Flags().StringVar(&s.toContext, toContextFlag, "", "a context whose cluster to send them to, at least once each; of those that pawl context lists")
+	completeFlag(cmd, toContextFlag, func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return completeContexts(cmd, nil, prefix) // a letter that is named is no context
+	})
 	return cmd
 }
 
@@ -82,6 +94,11 @@ type settlement struct {
 	Failed int    `json:"failed"` // and are still there
 	Left   int    `json:"left"`   // came back too often already, and are still there
 	Whole  bool   `json:"whole"`  // it came to the last letter
+
+	// Where letters go to another cluster: its context, and that each goes there
+	// at least once.
+	ToContext string `json:"to_context,omitempty"`
+	Delivery  string `json:"delivery,omitempty"`
 }
 
 func (s *settleFlags) settle(cmd *cobra.Command, args []string, action string) error {
@@ -107,6 +124,11 @@ func (s *settleFlags) settle(cmd *cobra.Command, args []string, action string) e
 	defer letters.Close()
 	ctx, stop := untilSignal(cmd)
 	defer stop()
+	if cmd.Flags().Changed(toContextFlag) {
+		if err := s.aim(ctx, cmd); err != nil {
+			return ending(ctx, err)
+		}
+	}
 	run := letters.Redrive
 	if action == messaging.Discarded {
 		run = letters.Discard
@@ -123,6 +145,9 @@ func (s *settleFlags) settle(cmd *cobra.Command, args []string, action string) e
 		err = errors.New("interrupted: what was done is done, and the same command does the rest")
 	}
 	out := settlement{Action: action, Topic: letters.Topic(), DryRun: s.options.DryRun, Moved: res.Moved, Failed: res.Failed, Left: res.Capped, Whole: err == nil || res.Failed > 0 && ctx.Err() == nil && errors.Is(err, res.Err)}
+	if s.toContext != "" {
+		out.ToContext, out.Delivery = s.toContext, "at least once"
+	}
 	return errors.Join(err, out.print(cmd.OutOrStdout(), s.output))
 }
 
@@ -134,6 +159,9 @@ func (s settlement) print(to io.Writer, output string) error {
 		text := fmt.Sprintf("%s %s, %d failed, %d left", count(int64(s.Moved), "letter"), s.Action, s.Failed, s.Left)
 		if s.DryRun {
 			text = fmt.Sprintf("%s would be %s, %d left", count(int64(s.Moved), "letter"), s.Action, s.Left)
+		}
+		if s.ToContext != "" {
+			text += "; " + intoContext(s.ToContext)
 		}
 		_, err = fmt.Fprintln(to, text)
 	}
@@ -157,6 +185,9 @@ func (s *settleFlags) confirm(ctx context.Context, cmd *cobra.Command, letters *
 	res, err := count(ctx, q, dry)
 	if err != nil {
 		return false, err
+	}
+	if s.toContext != "" {
+		action += " " + intoContext(s.toContext)
 	}
 	return ask(cmd.InOrStdin(), cmd.ErrOrStderr(), res.Moved, letters.Topic(), action)
 }
