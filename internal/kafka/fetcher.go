@@ -69,7 +69,9 @@ func (r *reading) fetcherLocked(broker int32) *fetcher {
 	if f == nil {
 		f = &fetcher{r: r, broker: broker, wake: make(chan struct{}, 1)}
 		r.mu.leaders[broker] = f
-		go f.run()
+		if !r.mu.ended {
+			r.running.Go(f.run)
+		}
 	}
 	return f
 }
@@ -317,7 +319,9 @@ func (r *reading) settleLocked(a *asked) {
 		r.failLocked(c, a.err)
 		return
 	}
-	c.fails, c.unknown = 0, 0
+	if a.err == nil {
+		c.fails, c.unknown = 0, 0
+	}
 	if a.next == a.at && a.err == nil {
 		a.messages.Recycle()
 		if p.DivergingEpoch.EndOffset >= 0 {

@@ -34,6 +34,7 @@ func TestFetchErrors(t *testing.T) {
 		{kerr.UnknownTopicOrPartition, nil},
 		{kerr.UnknownTopicID, nil},
 		{kerr.InconsistentTopicID, nil},
+		{kerr.OffsetOutOfRange, nil}, // which it is not
 		{kerr.TopicAuthorizationFailed, ErrUnauthorized},
 		{kerr.UnknownServerError, kerr.UnknownServerError},
 		{kerr.UnsupportedCompressionType, kerr.UnsupportedCompressionType},

@@ -49,7 +49,7 @@ func NewReader(cfg Config, rc ReaderConfig) (*Reader, error) {
 // Close ends the reader; a Poll that runs returns ErrClosed.
 func (r *Reader) Close() {
 	r.cancel()
-	r.cl.Close()
+	r.shut()
 }
 
 // reading is the half of a session that reads, and all of a reader. Consume,
@@ -78,7 +78,9 @@ type reading struct {
 		leaders map[int32]*fetcher
 		ready   []*consumed // which have something for Poll, in the order in which it came
 		failed  []error     // of whole topics, likewise
+		ended   bool        // no goroutine is begun any more
 	}
+	running sync.WaitGroup // its goroutines
 }
 
 // consumed is a partition that is read, from Consume until the next or until
@@ -117,7 +119,16 @@ func (r *reading) init(life context.Context, cl *kgo.Client, config fetchConfig,
 	for _, name := range topics {
 		r.mu.topics[name] = new(known)
 	}
-	go r.lookUp()
+	r.running.Go(r.lookUp)
+}
+
+// shut closes the client, once life has ended, and waits for the goroutines.
+func (r *reading) shut() {
+	r.mu.Lock()
+	r.mu.ended = true
+	r.mu.Unlock()
+	r.cl.Close()
+	r.running.Wait()
 }
 
 // Consume starts reading the partition at the offset, or moves it there. What
@@ -276,14 +287,22 @@ func (r *reading) take(ctx context.Context, max int, found func(p PartBatch, m M
 	for _, p := range pieces {
 		found(p.part, p.messages)
 	}
-	for _, c := range gone {
-		errs = append(errs, r.explain(ctx, c))
+	for _, g := range gone {
+		if err := r.explain(ctx, g); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return len(pieces) > 0, errs
 }
 
-// takePieces returns what has come, and the partitions that are read no further.
-func (r *reading) takePieces(max int) (pieces []piece, gone []*consumed, errs []error) {
+// failed is a partition that can't be read on, and why.
+type failed struct {
+	*consumed
+	err error
+}
+
+// takePieces returns what has come, and the partitions that can't be read on.
+func (r *reading) takePieces(max int) (pieces []piece, gone []failed, errs []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	errs, r.mu.failed = r.mu.failed, nil
@@ -312,9 +331,11 @@ func (r *reading) takePieces(max int) (pieces []piece, gone []*consumed, errs []
 		r.mu.ready = r.mu.ready[1:]
 		r.takenLocked(c)
 		if came.err != nil {
-			gone = append(gone, c)
-			r.stopLocked(c.partition, false)
-			c.came = came
+			gone = append(gone, failed{c, came.err})
+			if c.leader != nil {
+				c.leader.leaveLocked(c, false)
+			}
+			c.came = new(arrival) // nobody looks for it until it is explained
 		}
 	}
 	if len(r.mu.ready) == 0 {
@@ -323,29 +344,48 @@ func (r *reading) takePieces(max int) (pieces []piece, gone []*consumed, errs []
 	return pieces, gone, errs
 }
 
-// explain returns the error that a partition has ended with.
-func (r *reading) explain(ctx context.Context, c *consumed) error {
-	err := c.came.err
-	lost := (*lostEndError)(nil)
-	if !errors.Is(err, kerr.OffsetOutOfRange) && !errors.As(err, &lost) {
-		return &PartitionError{Partition: c.partition, Err: readError(err)}
+// explain returns the error that a partition has ended with. There is none if it
+// goes on, or if it was stopped or moved meanwhile.
+func (r *reading) explain(ctx context.Context, f failed) error {
+	inRange, why := r.diagnose(ctx, f)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.mu.parts[f.partition] != f.consumed:
+		return nil
+	case inRange:
+		f.came, f.epoch = nil, -1
+		r.failLocked(f.consumed, why)
+		return nil
 	}
-	e := &OffsetRangeError{Partition: c.partition, Offset: c.next}
-	earliest, err := listOffsets(ctx, r.cl, Earliest, c.partition)
+	r.stopLocked(f.partition, false)
+	return why
+}
+
+// diagnose says what is wrong with a partition that can't be read on. A broker
+// may say that an offset is out of range which is not: one that has just become
+// the leader, or is behind it.
+func (r *reading) diagnose(ctx context.Context, f failed) (inRange bool, why error) {
+	lost := (*lostEndError)(nil)
+	if !errors.Is(f.err, kerr.OffsetOutOfRange) && !errors.As(f.err, &lost) {
+		return false, &PartitionError{Partition: f.partition, Err: readError(f.err)}
+	}
+	e := &OffsetRangeError{Partition: f.partition, Offset: f.next}
+	earliest, err := listOffsets(ctx, r.cl, Earliest, f.partition)
 	if err == nil {
-		e.Earliest = earliest[c.partition]
+		e.Earliest = earliest[f.partition]
 		if lost != nil {
 			e.End = max(lost.end, e.Earliest)
-			return e
+			return false, e
 		}
 		var end map[topic.Partition]int64
-		end, err = listOffsets(ctx, r.cl, End, c.partition)
-		e.End = end[c.partition]
+		end, err = listOffsets(ctx, r.cl, End, f.partition)
+		e.End = end[f.partition]
 	}
 	if err != nil {
-		return &PartitionError{Partition: c.partition, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", c.next, err)}
+		return false, &PartitionError{Partition: f.partition, Err: fmt.Errorf("offset %d is out of range: look up what is there: %w", f.next, err)}
 	}
-	return e
+	return e.Earliest <= f.next && f.next <= e.End, e
 }
 
 // readError gives an error of a fetch its class.

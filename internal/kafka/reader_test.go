@@ -233,18 +233,23 @@ func TestOffsetOutOfRangeOnTheWay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		dev(t, func(e *env) {
 			d := e.topic("in", 1, nil)
-			e.publish(d, "0", "1", "2", "3", "4")
+			p := topic.Partition{Topic: d.Name()}
+			e.publish(d, "0", "1", "2", "3", "4", "5")
 			r := e.reader()
 			r.Consume(d, 0, 1)
 			var b Batch
-			for read := 0; read < 4; read += len(b.Envelopes) {
-				if err := r.Poll(e.ctx, 100, &b); err != nil {
+			for read := 0; read < 2; read += len(b.Envelopes) {
+				if err := r.Poll(e.ctx, 2-read, &b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			defer e.dev.Fail(devFault(int16(kmsg.Fetch), kerr.OffsetOutOfRange.Code))()
+			r.Pause(p) // what else was fetched is dropped
+			if err := e.admin().DeleteRecords(e.ctx, p, 5); err != nil {
+				t.Fatal(err)
+			}
+			r.Resume(p)
 			err := r.Poll(e.ctx, 100, &b)
-			want := OffsetRangeError{Partition: topic.Partition{Topic: d.Name()}, Offset: 5, End: 5}
+			want := OffsetRangeError{Partition: p, Offset: 3, Earliest: 5, End: 6}
 			if re := (*OffsetRangeError)(nil); !errors.As(err, &re) || *re != want {
 				t.Errorf("poll: %v, want %v", err, &want)
 			}

@@ -292,5 +292,5 @@ func (s *Session) finish(err error) error {
 // whoever fences next, or to its timeout. Calls that still run return.
 func (s *Session) Close() {
 	s.cancel()
-	s.cl.Close()
+	s.shut()
 }
