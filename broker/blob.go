@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -60,8 +61,11 @@ func (b *Broker) checkBlobs() error {
 			continue
 		}
 		found++
-		if err := checkBlob(b.config.fs, filepath.Join(b.dir, dataDir, name)); err != nil {
-			b.config.Logger.Error("what is in this file can't be read", "dir", b.dir, "error", err)
+		switch err := checkBlob(b.config.fs, filepath.Join(b.dir, dataDir, name)); {
+		case errors.Is(err, os.ErrNotExist):
+			found-- // the storage has just removed it
+		case err != nil:
+			b.config.Logger.Warn("this file can't be read: it is damaged, or a crash left it unfinished, and nothing in it is needed", "dir", b.dir, "error", err)
 		}
 	}
 	if want := int(b.db.Metrics().BlobFiles.LiveCount); found < want {

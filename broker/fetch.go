@@ -219,7 +219,8 @@ func (b *Broker) readPartition(ctx context.Context, r *reading, limit int64, fir
 	if err != nil || gone == nil || r.records.size == 0 {
 		return err
 	}
-	return b.readAborted(r, gone)
+	b.readAborted(r, gone)
+	return nil
 }
 
 func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first bool) (err error) {
@@ -297,9 +298,17 @@ func (b *Broker) doneReading(r *reading, it *pebble.Iterator) {
 	}
 }
 
+// entries is what readAborted needs of a pebble.Iterator.
+type entries interface {
+	First() bool
+	Next() bool
+	ValueAndErr() ([]byte, error)
+	Error() error
+}
+
 // readAborted appends the aborted transactions that have records between an
 // offset and the last one that was read.
-func (b *Broker) readAborted(r *reading, it *pebble.Iterator) error {
+func (b *Broker) readAborted(r *reading, it entries) {
 	for ok := it.First(); ok; ok = it.Next() {
 		val, err := it.ValueAndErr()
 		if err == nil {
@@ -311,15 +320,23 @@ func (b *Broker) readAborted(r *reading, it *pebble.Iterator) error {
 					r.resp.AbortedTransactions = append(r.resp.AbortedTransactions, ra)
 				}
 				if a.stable > r.last {
-					return nil
+					return
 				}
 			}
 		}
 		if err != nil {
-			r.records.release() // they can't be read without
-			b.readFailed(r, err)
-			return nil
+			b.readWithout(r, err)
+			return
 		}
 	}
-	return it.Error()
+	if err := it.Error(); err != nil {
+		b.readWithout(r, err)
+	}
+}
+
+// readWithout notes that it can't be told which of what was read is aborted: so
+// nothing of it can be answered.
+func (b *Broker) readWithout(r *reading, err error) {
+	r.records.release()
+	b.readFailed(r, err)
 }

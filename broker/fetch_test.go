@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -125,4 +126,28 @@ type asked struct {
 func (a *asked) Done() <-chan struct{} {
 	a.waiting()
 	return a.Context.Done()
+}
+
+// unreadable is entries that lie in a damaged block: the storage finds none, and
+// tells why only when it is asked.
+type unreadable struct{ entries }
+
+func (unreadable) First() bool  { return false }
+func (unreadable) Error() error { return errors.New("checksum mismatch") }
+
+// What is known of a partition's aborted transactions can't be read: that is an
+// error of that partition, not the end of the connection, and none of its records
+// is answered without.
+func TestAbortedThatCantBeRead(t *testing.T) {
+	k := start(t, quiet())
+	k.create("t", 1)
+	k.abort("t", 0, "a", "b")
+	r := k.look("t", 0, 0, newBudget(1<<20))
+	if err := k.readPartition(k.ctx, r, r.max, true); err != nil || r.records.size == 0 {
+		t.Fatalf("read %d bytes, %v", r.records.size, err)
+	}
+	k.readAborted(r, unreadable{})
+	if r.resp.ErrorCode != kerr.KafkaStorageError.Code || r.records.size != 0 {
+		t.Errorf("error %d and %d bytes, want %d and none", r.resp.ErrorCode, r.records.size, kerr.KafkaStorageError.Code)
+	}
 }
