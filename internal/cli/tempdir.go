@@ -99,9 +99,20 @@ func deadTempDir(path string) (*os.File, bool) {
 		return nil, false
 	}
 	text, err := os.ReadFile(name)
-	if err == nil && strings.HasSuffix(string(text), "\n") && lockNow(f) == nil {
+	if err == nil && strings.HasSuffix(string(text), "\n") && lockNow(f) == nil && isAt(f, name) {
 		return f, true
 	}
 	_ = f.Close() // only read
 	return nil, false
+}
+
+// isAt says whether an open file is still the one of that name: whoever keeps a
+// directory removes its lock, and lets go of it after that.
+func isAt(f *os.File, name string) bool {
+	held, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(name)
+	return err == nil && os.SameFile(held, there)
 }

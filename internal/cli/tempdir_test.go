@@ -115,3 +115,32 @@ func TestTempDirIsSharedWithChildren(t *testing.T) {
 		t.Errorf("one that is kept: %v", err)
 	}
 }
+
+// A directory that is kept for the user, between another's look at its lock and
+// its taking it, had been removed.
+func TestKeptDirectoryIsNotDead(t *testing.T) {
+	name := filepath.Join(t.TempDir(), tempLock)
+	if err := os.WriteFile(name, []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if !isAt(f, name) {
+		t.Error("the lock is not the one at its name")
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if isAt(f, name) {
+		t.Error("a lock that was removed is the one at its name")
+	}
+	if err := os.WriteFile(name, []byte("2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if isAt(f, name) {
+		t.Error("another's lock is the one at its name")
+	}
+}
