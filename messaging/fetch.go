@@ -168,8 +168,8 @@ func (f *fetcher) awaitRoom(ctx context.Context, orders []order) {
 	}
 }
 
-// fullness returns how many messages are unsettled in the streams that are to be
-// paused.
+// fullness returns how many messages are unsettled, or fetched and not read, in
+// the streams that are to be paused.
 func fullness(orders []order) (n int64) {
 	for _, o := range orders {
 		if o.deed != fetchCheck {
@@ -212,7 +212,8 @@ func (f *fetcher) obey(o order) {
 	current := f.streams[s.id] == s
 	s.p.mu.Lock()
 	was := s.paused
-	next, want, live := max(s.next, s.inbox.next()), s.want, s.p.mu.phase == phaseRunning || s.scanEnd >= 0
+	next, want := max(s.next, s.inbox.next()), s.want
+	live := s.p.isCurrentLocked(s) && (s.p.mu.phase == phaseRunning || s.p.mu.phase == phaseStarting && s.scanEnd >= 0)
 	switch o.deed {
 	case fetchBegin:
 		s.paused = false

@@ -216,7 +216,7 @@ func (p *partition) ack(d *delivery) error {
 	}
 	p.dissolveLocked()
 	if !d.state.CompareAndSwap(pending, settled) {
-		p.mu.Unlock()
+		p.afterLocked()
 		return ErrSettled
 	}
 	p.verdictLocked(d, verdict{deed: toAck}, nil)
@@ -246,7 +246,7 @@ func (p *partition) nack(d *delivery, err error) error {
 	case d.nacked != nil && d.nacked.outcome == nil:
 		d.nacked = n // the write goes on; wait for it
 	default:
-		p.mu.Unlock()
+		p.afterLocked()
 		return ErrSettled
 	}
 	p.afterLocked()

@@ -78,8 +78,11 @@ func (p *partition) dissolveLocked() {
 // partition the results of what came before.
 func (p *partition) spread(c *chunk) {
 	p.mu.Lock()
-	if p.mu.solo == c {
-		p.dissolveLocked()
+	if c.solo {
+		// If it was dissolved before, what it still lists is elsewhere.
+		if p.mu.solo == c {
+			p.dissolveLocked()
+		}
 		p.afterLocked()
 		return
 	}

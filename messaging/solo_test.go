@@ -38,6 +38,7 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 	var running []*chunk
 	ended := make(map[*chunk]int64) // how many of its messages a handler has come to
 	before := make(map[*chunk]bool) // whether it acked the last
+	late := make(map[*chunk]bool)   // whether the pool has found that it takes long, which it does once
 	var later []*delivery
 	begin := func(d *delivery) {
 		for at := range d.at {
@@ -82,7 +83,10 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 		case "post":
 			p.finish(c, i)
 		case "late":
-			p.spread(c)
+			if !late[c] {
+				late[c] = true
+				p.spread(c)
+			}
 		case "other": // something of another stream comes
 			p.mu.Lock()
 			p.dissolveLocked()
@@ -105,7 +109,7 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 		}
 		can := []string{"take", "due"}
 		if len(running) > 0 {
-			can = append(can, "step", "step", "step")
+			can = append(can, "step", "step", "step", "late", "refused")
 		}
 		if len(later) > 0 {
 			can = append(can, "settle later")
@@ -129,6 +133,21 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 			i := rapid.IntRange(0, len(running)-1).Draw(rt, "which")
 			if !step(running[i]) {
 				running = append(running[:i], running[i+1:]...)
+			}
+		case "late": // also of a chunk that was dissolved
+			if c := rapid.SampledFrom(running).Draw(rt, "which"); !late[c] {
+				late[c] = true
+				p.spread(c)
+			}
+		case "refused": // what a handler has acked is acked by somebody else
+			c := rapid.SampledFrom(running).Draw(rt, "which")
+			if i := ended[c]; i > 0 && acked[c.hs[i-1].d.at] > 0 && c.hs[i-1].d.state.Load() == settled {
+				if err := c.hs[i-1].d.Ack(); !errors.Is(err, ErrSettled) {
+					rt.Fatalf("a second ack of offset %d: %v", c.hs[i-1].d.at, err)
+				}
+				if p.mu.ready.len() > 0 && !p.mu.offered {
+					rt.Fatalf("%d messages are ready and offered to nobody", p.mu.ready.len())
+				}
 			}
 		case "settle later":
 			d := later[0]
