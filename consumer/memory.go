@@ -7,7 +7,7 @@ package consumer
 //	            of Memory
 //	databases   1/2    blocks, and a third of it memtables           not the collector's
 //	            1/12   changes on their way to them
-//	tables      1/4    decoded values
+//	tables      1/4    decoded values, and a quarter of it filters
 //	transaction 1/8    writes and output, and as much for how they are sent
 //	input       1/16   messages fetched and not consumed
 //	fetch       1/16   what is being fetched

@@ -125,16 +125,20 @@ func (x *existence) build(d *database) {
 	})
 }
 
+// most is how many keys a filter has room for at most.
+func (x *existence) most() int64 { return x.max * 8 / filterBits }
+
 // made returns the filter of the keys that there are, or nil if it would be too
-// large or a read fails: a database can do without, and who reads is told.
+// large or a read fails: a database can do without, and who reads is told. A
+// quarter of it has to be free, so that it is not soon to be made anew.
 func (x *existence) made(d *database, generation int) *keyFilter {
+	most := x.most()
 	keys := int64(0)
-	if !d.eachKey(func([]byte) { keys++ }) {
+	if !d.eachKey(func([]byte) bool { keys++; return keys <= most-most/4 }) {
 		return nil
 	}
-	most := x.max * 8 / filterBits
 	x.mu.Lock()
-	if keys > most || x.mu.generation != generation {
+	if keys > most-most/4 || x.mu.generation != generation {
 		x.mu.tooMany = x.mu.generation == generation
 		x.ready.Store(nil) // it lets most keys through
 		x.mu.Unlock()
@@ -143,21 +147,20 @@ func (x *existence) made(d *database, generation int) *keyFilter {
 	f := newKeyFilter(min(2*keys+filterRoom, most))
 	x.building.Store(f)
 	x.mu.Unlock()
-	if !d.eachKey(func(stored []byte) { f.add(maphash.Bytes(seed, stored)) }) {
+	if !d.eachKey(func(stored []byte) bool { f.add(maphash.Bytes(seed, stored)); return true }) {
 		return nil
 	}
 	return f
 }
 
-// eachKey visits every stored key but the database's own. It returns false if it
-// could not.
-func (d *database) eachKey(visit func(stored []byte)) bool {
+// eachKey visits every stored key but the database's own, until visit returns
+// false. It returns false if it could not.
+func (d *database) eachKey(visit func(stored []byte) bool) bool {
 	c, err := d.newCursor(d.db, []byte{spaceOwn + 1}, nil, false)
 	if err != nil {
 		return false
 	}
-	for err == nil && c.ok {
-		visit(c.key)
+	for err == nil && c.ok && visit(c.key) {
 		err = c.advance()
 	}
 	return c.close() == nil && err == nil

@@ -94,8 +94,8 @@ func TestExistence(t *testing.T) {
 		more(10_000)
 		o.d.exists.builders.Wait()
 	}
-	most := o.d.exists.max * 8 / filterBits
-	if f := o.d.exists.ready.Load(); f == nil && int64(n) < most || f != nil && f.room > most {
+	most := o.d.exists.most()
+	if f := o.d.exists.ready.Load(); f == nil && int64(n) < most-most/4 || f != nil && f.room > most {
 		t.Errorf("with %d keys the filter is %v, want room for at most %d", n, f, most)
 	}
 	look()

@@ -91,10 +91,11 @@ func open(c Config) (_ *Owner, err error) {
 	o.d = newDatabase(c.Dir, db)
 	o.d.settle, o.d.settled = o.settle, func() bool { return !o.pending.any.Load() }
 	o.d.now = c.Now
-	o.d.exists.max = max(c.Options.TableCache/4, filterFloor)
+	filters := c.Options.TableCache / 4
+	o.d.exists.max = max(filters/2, filterFloor) // two, while one is made anew
 	o.pending.limit = o.size / 2
 	o.db.o = o
-	o.tx = newTransaction(o.d, db, c.Options.TableCache)
+	o.tx = newTransaction(o.d, db, c.Options.TableCache-filters)
 	o.tx.merge = c.Options.Merge
 	if err := o.readOwn(); err != nil {
 		return nil, errors.Join(err, db.Close())

@@ -21,9 +21,9 @@ type Options struct {
 	// FilterBits is the size, per key, of the filters that tell of most absent
 	// keys without reading a block. Default 10; negative for no filters.
 	FilterBits int
-	// TableCache bounds, in bytes, the decoded values that the shard's Tables
-	// keep at hand. Default 32 MiB. Once many lookups find nothing, a filter that
-	// tells of absent keys takes up to a quarter as much beside it.
+	// TableCache bounds, in bytes, what the shard's Tables keep at hand: three
+	// quarters of it decoded values, and a quarter filters that tell of absent
+	// keys, once many lookups have found nothing. Default 32 MiB.
 	TableCache int64
 	// Merge makes a key's new value of the one that it has, nil if it has none,
 	// and an operand, for Transaction.Merge and DB.Merge. It must change neither
