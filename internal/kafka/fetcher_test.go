@@ -101,6 +101,43 @@ func TestFetchUnknownForGood(t *testing.T) {
 	}
 }
 
+// What has gone wrong with a partition is told by a later poll, when the one that
+// was about to tell it is given up, or the partition is paused before.
+func TestVerdictIsNotLost(t *testing.T) {
+	if !virtual { // it waits until there is a verdict
+		return
+	}
+	bubble(t, func(t *testing.T) {
+		dev(t, func(e *env) {
+			d := e.topic("in", 1, nil)
+			p := topic.Partition{Topic: d.Name()}
+			r := e.reader()
+			r.Consume(d, 0, 9)
+			time.Sleep(time.Second)
+			given, up := context.WithCancel(e.ctx)
+			up()
+			var b Batch
+			if err := r.Poll(given, 10, &b); !errors.Is(err, context.Canceled) {
+				t.Errorf("a poll that is given up: %v", err)
+			}
+			if err, re := r.Poll(e.ctx, 10, &b), (*OffsetRangeError)(nil); !errors.As(err, &re) || re.Offset != 9 {
+				t.Errorf("the poll after it: %v, want an OffsetRangeError at 9", err)
+			}
+
+			defer e.dev.Fail(devFault(int16(kmsg.Fetch), kerr.UnknownTopicID.Code))()
+			r.Consume(d, 0, 0)
+			time.Sleep(10 * time.Second)
+			r.Pause(p)
+			r.Resume(p)
+			ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+			defer cancel()
+			if err := r.Poll(ctx, 10, &b); !errors.Is(err, ErrUnknownTopic) {
+				t.Errorf("a poll after a pause: %v, want ErrUnknownTopic", err)
+			}
+		})
+	})
+}
+
 // A topic that may not be looked at is told as a whole, once.
 func TestLookUpRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {

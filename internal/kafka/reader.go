@@ -173,7 +173,8 @@ func (r *reading) Pause(parts ...topic.Partition) {
 	defer r.mu.Unlock()
 	for _, p := range parts {
 		r.mu.paused[p] = true
-		if c := r.mu.parts[p]; c != nil {
+		// Of what no leader is asked for, nothing was fetched: what came is why.
+		if c := r.mu.parts[p]; c != nil && c.leader != nil {
 			r.dropLocked(c)
 		}
 	}
@@ -352,6 +353,10 @@ func (r *reading) explain(ctx context.Context, f failed) error {
 	defer r.mu.Unlock()
 	switch {
 	case r.mu.parts[f.partition] != f.consumed:
+		return nil
+	case ctx.Err() != nil: // what was found out is worth nothing: the next poll tries
+		f.came = nil
+		r.readyLocked(f.consumed, &arrival{epoch: -1, err: f.err})
 		return nil
 	case inRange:
 		f.came, f.epoch = nil, -1
