@@ -10,7 +10,6 @@ import (
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/consumertest"
-	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -89,18 +88,10 @@ func TestFailedTimerBehindMany(t *testing.T) {
 			}
 			return nil
 		}
-		b := &crowded{alarms: a}
+		b := &crowded{alarms: a, timers: more}
 		c := consumertest.Start(t, b, consumer.Config{OnFailure: consumer.Skip})
 		setTimer(c, "bad", time.Second)
 		c.Settle()
-		b.crowd = func(tx *store.Transaction) error {
-			for i := range more {
-				if err := tx.SetTimer(fmt.Append(nil, "t", i), time.Now().Add(-time.Hour)); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
 		c.Advance(5 * time.Second)
 		c.Settle()
 		if got := c.Metric("p1", "pawl_dropped_total"); got != 1 {
@@ -118,12 +109,19 @@ func TestFailedTimerBehindMany(t *testing.T) {
 // crowded sets many timers when the shard starts anew after an abort.
 type crowded struct {
 	*alarms
-	crowd func(*store.Transaction) error
+	timers int
+	begun  bool // before
 }
 
 func (c *crowded) InitShard(s consumer.Shard) error {
-	if c.crowd == nil {
+	if !c.begun {
+		c.begun = true
 		return nil
 	}
-	return c.crowd(s.Transaction())
+	for i := range c.timers {
+		if err := s.Transaction().SetTimer(fmt.Append(nil, "t", i), time.Now().Add(-time.Hour)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
