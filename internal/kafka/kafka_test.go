@@ -86,6 +86,10 @@ func (e *env) admin() *Admin {
 func (e *env) topic(name string, partitions int, settings map[string]string) *topic.Description {
 	e.Helper()
 	d := topic.Bytes(e.name(name)).Description
+	if settings == nil {
+		// Kafka looks for old messages now and then, and some are old on purpose.
+		settings = map[string]string{"retention.ms": "-1"}
+	}
 	created, err := e.admin().CreateTopic(e.ctx, TopicSpec{Name: d.Name(), Partitions: partitions, Settings: settings})
 	if err != nil || !created {
 		e.Fatalf("create topic %s: created %v, %v", d.Name(), created, err)
