@@ -114,33 +114,48 @@ func (s *suite) dial() *wire {
 	return &wire{s: s, conn: conn}
 }
 
+// write sends a request, which has the next number.
+func (w *wire) write(req kmsg.Request) error {
+	w.id++
+	if err := w.conn.SetWriteDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return err
+	}
+	_, err := w.conn.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID("conformance")).AppendRequest(nil, req, w.id))
+	return err
+}
+
 func (w *wire) send(req kmsg.Request) {
 	w.s.Helper()
-	w.id++
-	b := kmsg.NewRequestFormatter(kmsg.FormatterClientID("conformance")).AppendRequest(nil, req, w.id)
-	if _, err := w.conn.Write(b); err != nil {
+	if err := w.write(req); err != nil {
 		w.s.Fatalf("send %s: %v", kmsg.NameForKey(req.Key()), err)
 	}
 }
 
+// receive reads the answer to the next request that was sent and not answered.
 func (w *wire) receive(req kmsg.Request) (kmsg.Response, error) {
+	resp, _, _, err := w.read(req)
+	return resp, err
+}
+
+// read reads an answer, whose request's number and bytes it tells.
+func (w *wire) read(req kmsg.Request) (resp kmsg.Response, id int32, body []byte, err error) {
 	var head [8]byte
 	if err := w.conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		return nil, err
+		return nil, 0, nil, err
 	}
 	if _, err := io.ReadFull(w.conn, head[:]); err != nil {
-		return nil, err
+		return nil, 0, nil, err
 	}
-	body := make([]byte, int(binary.BigEndian.Uint32(head[:]))-4)
+	body = make([]byte, int(binary.BigEndian.Uint32(head[:]))-4)
 	if _, err := io.ReadFull(w.conn, body); err != nil {
-		return nil, err
+		return nil, 0, nil, err
 	}
-	resp := req.ResponseKind()
+	resp = req.ResponseKind()
 	r := kbin.Reader{Src: body}
 	if resp.IsFlexible() && req.Key() != int16(kmsg.ApiVersions) {
 		kmsg.SkipTags(&r)
 	}
-	return resp, resp.ReadFrom(r.Src)
+	return resp, int32(binary.BigEndian.Uint32(head[4:])), r.Src, resp.ReadFrom(r.Src)
 }
 
 // query sends a request and waits for its answer.

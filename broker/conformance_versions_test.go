@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -280,35 +279,18 @@ func (v visit) member() *participant {
 // exchange sends a request and reads the answer, of which nothing may be left
 // and nothing missing.
 func (v visit) exchange(req kmsg.Request) (kmsg.Response, error) {
-	w := v.w
-	w.id++
-	if err := w.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := v.w.write(req); err != nil {
 		return nil, err
 	}
-	if _, err := w.conn.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID("conformance")).AppendRequest(nil, req, w.id)); err != nil {
+	resp, id, body, err := v.w.read(req)
+	switch {
+	case err != nil:
 		return nil, err
+	case id != v.w.id:
+		return nil, fmt.Errorf("the answer is to request %d, want %d", id, v.w.id)
 	}
-	var head [8]byte
-	if _, err := io.ReadFull(w.conn, head[:]); err != nil {
-		return nil, err
-	}
-	if id := int32(binary.BigEndian.Uint32(head[4:])); id != w.id {
-		return nil, fmt.Errorf("the answer is to request %d, want %d", id, w.id)
-	}
-	body := make([]byte, int(binary.BigEndian.Uint32(head[:]))-4)
-	if _, err := io.ReadFull(w.conn, body); err != nil {
-		return nil, err
-	}
-	resp := req.ResponseKind()
-	r := kbin.Reader{Src: body}
-	if resp.IsFlexible() && req.Key() != int16(kmsg.ApiVersions) {
-		kmsg.SkipTags(&r)
-	}
-	if err := resp.ReadFrom(r.Src); err != nil {
-		return nil, err
-	}
-	if again := resp.AppendTo(nil); len(again) != len(r.Src) {
-		return nil, fmt.Errorf("the answer has %d bytes, and what it is read as has %d", len(r.Src), len(again))
+	if again := resp.AppendTo(nil); len(again) != len(body) {
+		return nil, fmt.Errorf("the answer has %d bytes, and what it is read as has %d", len(body), len(again))
 	}
 	return resp, nil
 }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"os"
 	"strings"
 	"testing"
@@ -93,15 +92,7 @@ func TestPassEmpty(t *testing.T) {
 }
 
 func FuzzPassEmpty(f *testing.F) {
-	file, err := os.ReadFile("testdata/batches.tsv")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, line := range strings.Split(strings.TrimSpace(string(file)), "\n")[1:] {
-		b, err := hex.DecodeString(strings.Split(line, "\t")[2])
-		if err != nil {
-			f.Fatal(err)
-		}
+	for _, b := range javaBatches(f) {
 		f.Add(b, int64(7))
 		f.Add(b, int64(9))
 		f.Add(append(b, b...), int64(0))

@@ -353,9 +353,9 @@ func TestOffsets(t *testing.T) {
 	})
 }
 
-// What the Java client has written is read as it was meant: null and empty
-// apart, headers in order and repeated, timestamps in any order.
-func TestReadJavaBatches(t *testing.T) {
+// javaBatches are record batches that the Java client has written, by name.
+func javaBatches(t testing.TB) map[string][]byte {
+	t.Helper()
 	file, err := os.ReadFile("testdata/batches.tsv")
 	if err != nil {
 		t.Fatal(err)
@@ -369,6 +369,13 @@ func TestReadJavaBatches(t *testing.T) {
 		}
 		raw[cols[0]] = b
 	}
+	return raw
+}
+
+// What the Java client has written is read as it was meant: null and empty
+// apart, headers in order and repeated, timestamps in any order.
+func TestReadJavaBatches(t *testing.T) {
+	raw := javaBatches(t)
 	type message struct {
 		Key, Value []byte
 		Millis     int64

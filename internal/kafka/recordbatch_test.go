@@ -3,12 +3,10 @@ package kafka
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -165,6 +163,15 @@ func genLog(t *rapid.T) (raw []byte, end int64, aborted []abortedUpTo) {
 	return raw, next, aborted
 }
 
+// size is how many bytes of keys, values and headers it has.
+func (r writtenRecord) size() int {
+	n := len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
 func read(m Messages) (all []writtenRecord) {
 	for i := range m.Len() {
 		e := m.At(i)
@@ -228,10 +235,7 @@ func TestUnpackAsTheLibrary(t *testing.T) {
 		}
 		bytes := 0
 		for _, r := range want {
-			bytes += len(r.Key) + len(r.Value)
-			for _, h := range r.Headers {
-				bytes += len(h.Key) + len(h.Value)
-			}
+			bytes += r.size()
 		}
 		if got := m.size(); got != bytes {
 			t.Fatalf("keys, values and headers have %d bytes, want %d", got, bytes)
@@ -370,15 +374,7 @@ func TestUnpackLongLengths(t *testing.T) {
 // Whatever comes, what is unpacked can be looked at, and lies between the
 // position and the next.
 func FuzzUnpack(f *testing.F) {
-	file, err := os.ReadFile("testdata/batches.tsv")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, line := range strings.Split(strings.TrimSpace(string(file)), "\n")[1:] {
-		b, err := hex.DecodeString(strings.Split(line, "\t")[2])
-		if err != nil {
-			f.Fatal(err)
-		}
+	for _, b := range javaBatches(f) {
 		f.Add(b, int64(7), int64(4001))
 		f.Add(append(b, b...), int64(0), int64(-1))
 	}
@@ -401,16 +397,12 @@ func FuzzUnpack(f *testing.F) {
 			t.Errorf("from %d the next offset is %d", at, u.next)
 		}
 		before, size := at-1, 0
-		for i := range m.Len() {
-			e := m.At(i)
-			if e.Offset <= before || e.Offset >= u.next {
-				t.Errorf("from %d up to %d: %d comes after %d (%v)", at, u.next, e.Offset, before, err)
+		for _, r := range read(m) {
+			if r.Offset <= before || r.Offset >= u.next {
+				t.Errorf("from %d up to %d: %d comes after %d (%v)", at, u.next, r.Offset, before, err)
 			}
-			before = e.Offset
-			size += len(e.Key) + len(e.Value)
-			for _, h := range e.Headers {
-				size += len(h.Key) + len(h.Value)
-			}
+			before = r.Offset
+			size += r.size()
 		}
 		if got := m.size(); got != size {
 			t.Errorf("%d bytes, want %d", got, size)
