@@ -47,10 +47,24 @@ func (c child) args() []string {
 // newChildCommand is the command that the demo runs its processes by.
 func newChildCommand() *cobra.Command {
 	var c child
+	cmd := childCommand("child", "Run examples/filestats until standard input is closed", func(cmd *cobra.Command, at cluster.Cluster, log *slog.Logger) error {
+		return c.run(cmd.Context(), at, cmd.InOrStdin(), cmd.OutOrStdout(), log)
+	})
+	f := cmd.Flags()
+	f.StringVar(&c.application, "application", "", "the application's name")
+	f.StringVar(&c.prefix, "prefix", "", "what the names of the topics begin with")
+	f.StringVar(&c.instance, "instance", "", "the process's name in the group")
+	f.StringVar(&c.stateDir, "state-dir", "", "the directory of the stores")
+	return cmd
+}
+
+// childCommand is a command that a demo runs its processes by. They are told of
+// their cluster by flags and by their environment.
+func childCommand(use, short string, run func(cmd *cobra.Command, at cluster.Cluster, log *slog.Logger) error) *cobra.Command {
 	var at *clusterSettings
 	cmd := &cobra.Command{
-		Use:    "child",
-		Short:  "Run examples/filestats until standard input is closed",
+		Use:    use,
+		Short:  short,
 		Hidden: true,
 		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,16 +72,10 @@ func newChildCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return c.run(cmd.Context(), where, cmd.InOrStdin(), cmd.OutOrStdout(), log)
+			return run(cmd, where, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 		},
 	}
 	at = addCluster(cmd)
-	f := cmd.Flags()
-	f.StringVar(&c.application, "application", "", "the application's name")
-	f.StringVar(&c.prefix, "prefix", "", "what the names of the topics begin with")
-	f.StringVar(&c.instance, "instance", "", "the process's name in the group")
-	f.StringVar(&c.stateDir, "state-dir", "", "the directory of the stores")
 	return cmd
 }
 

@@ -47,22 +47,9 @@ func (c queueChild) args() []string {
 // newQueueChildCommand is the command that the queue demo runs its processes by.
 func newQueueChildCommand() *cobra.Command {
 	var c queueChild
-	var at *clusterSettings
-	cmd := &cobra.Command{
-		Use:    "queue-child",
-		Short:  "Handle work items until standard input is closed",
-		Hidden: true,
-		Args:   noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			where, err := at.load(os.Environ())
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return c.run(cmd.Context(), where, cmd.InOrStdin(), log)
-		},
-	}
-	at = addCluster(cmd)
+	cmd := childCommand("queue-child", "Handle work items until standard input is closed", func(cmd *cobra.Command, at cluster.Cluster, log *slog.Logger) error {
+		return c.run(cmd.Context(), at, cmd.InOrStdin(), log)
+	})
 	f := cmd.Flags()
 	f.StringVar(&c.application, "application", "", "the application's name")
 	f.StringVar(&c.instance, "instance", "", "the process's name in the group")
