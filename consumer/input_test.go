@@ -80,6 +80,33 @@ func TestStopAtAnyMoment(t *testing.T) {
 	})
 }
 
+// Messages that come one by one are fetched together when the next commit may
+// begin, not each by itself while the last commit's pause lasts.
+func TestFewFetchesUnderASteadyLoad(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		const pause, messages = 20 * time.Millisecond, 1_000
+		c := consumertest.Start(t, &program{}, consumer.Config{CommitPause: pause})
+		send(c, "a")
+		c.Settle()
+		asked, commits := c.Requests("p1", "Fetch"), c.Commits("words-000")
+		begun := time.Now()
+		for range messages {
+			send(c, "a")
+			c.Advance(time.Millisecond)
+		}
+		c.Settle()
+		took := time.Since(begun)
+		asked, commits = c.Requests("p1", "Fetch")-asked, c.Commits("words-000")-commits
+		if least := int(took / (2 * pause)); commits < least {
+			t.Errorf("%d commits in %v, want %d at least", commits, took, least)
+		}
+		if most := 4*commits + 4; asked > most {
+			t.Errorf("%d fetches for %d commits of %d messages, want at most %d", asked, commits, messages, most)
+		}
+		checkExact(t, c, map[string]int{"a": messages + 1})
+	})
+}
+
 // C46: compaction has left nothing of the input's end but a batch without a
 // record. The shard's lag reaches 0 all the same, its offset the end, and what
 // comes after is consumed.

@@ -122,7 +122,11 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			}
 			continue
 		}
-		until = earlier(until, r.lookPast(time.Now()))
+		now := time.Now()
+		until = earlier(until, r.lookPast(now))
+		if due := r.pace.fetchAt(); now.Before(due) {
+			until = earlier(until, due)
+		}
 		var wake <-chan time.Time
 		if !until.IsZero() {
 			timer.Reset(time.Until(until))
@@ -158,9 +162,12 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 	}
 }
 
-// fetch asks for the next messages, when there is room for them.
+// fetch asks for the next messages, when there is room for them and it is time.
 func (r *incarnation) fetch() {
 	if r.fetching || r.pace.draining || r.backlog.queued >= fetchAhead || r.backlog.queued > 0 && r.backlog.bytes >= r.inputLimit {
+		return
+	}
+	if time.Now().Before(r.pace.fetchAt()) && !r.behind() {
 		return
 	}
 	r.fetching = true

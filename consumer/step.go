@@ -165,6 +165,17 @@ func (p *pace) committed(now time.Time, took, pause time.Duration) {
 	p.resume = now.Add(min(max(pause, 3*p.usual), p.interval))
 }
 
+// fetchAt returns before when there is no use in fetching: what comes until then
+// would wait for the pause to end, and a fetch just before its end brings all of
+// it at once. It is begun as much earlier as it may take, which half a commit
+// tells, also of a network that is slow.
+func (p *pace) fetchAt() time.Time {
+	return p.resume.Add(-max(fetchLead, p.usual/2))
+}
+
+// fetchLead is what a fetch may take of which there is something to bring.
+const fetchLead = time.Millisecond
+
 // learn lets what a commit took count for what they usually take: less of it
 // where it is more, since a pause comes off sooner than it is put on. The first,
 // which looks up all that is written to, tells little.

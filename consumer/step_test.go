@@ -120,6 +120,26 @@ func TestCommitPauseAfterASlowCommit(t *testing.T) {
 	}
 }
 
+// The next fetch is begun in time to be back when the pause ends, also where a
+// commit, and so a fetch, takes long.
+func TestFetchJustBeforeThePauseEnds(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct{ took, pause, want time.Duration }{
+		{200 * time.Microsecond, 5 * time.Millisecond, 4 * time.Millisecond},
+		{5 * time.Millisecond, 5 * time.Millisecond, 12500 * time.Microsecond},
+		{time.Millisecond, 0, 2 * time.Millisecond},
+	} {
+		p := pace{interval: 100 * time.Millisecond, maxMessages: 10}
+		for range 100 {
+			p.consumed = 3
+			p.committed(now, c.took, c.pause)
+		}
+		if got := p.fetchAt().Sub(now); got > c.want || got < c.want*99/100 {
+			t.Errorf("after commits of %v with a pause of %v, the next fetch is begun after %v, want %v", c.took, c.pause, got, c.want)
+		}
+	}
+}
+
 // Where commits are as uneven as those of a broker at work, four times as long as
 // each other, they take about a quarter of the time all the same.
 func TestCommitShare(t *testing.T) {
