@@ -24,11 +24,12 @@ type Broker struct {
 	disk          *disk
 	db            *pebble.DB
 	writer        *writer
-	requests      *budget // bytes of requests in flight from outside
-	smallRequests *budget // and of small ones
-	ownRequests   *budget // and from this process
-	answers       *budget // bytes of answers in flight
-	ahead         *budget // and of what was read before it was asked for
+	requests      *budget       // bytes of requests in flight from outside
+	smallRequests *budget       // and of small ones
+	ownRequests   *budget       // and from this process
+	answers       *budget       // bytes of answers in flight
+	ahead         *budget       // and of what was read before it was asked for
+	direct        chan struct{} // as many as there are files open beside the storage's
 	sasl          *authenticator
 	files         openFiles
 	inside        *pipeListener
@@ -95,7 +96,7 @@ func Open(dir string, c Config) (*Broker, error) {
 }
 
 func open(dir string, c Config) (_ *Broker, err error) {
-	b := &Broker{dir: dir, config: c, dead: make(chan struct{})}
+	b := &Broker{dir: dir, config: c, dead: make(chan struct{}), direct: make(chan struct{}, directMax)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.settings, err = newSettings(c.Settings); err != nil {
 		return nil, err

@@ -293,7 +293,7 @@ func (c *connection) sendFetched(buf []byte, f *frame, resp *fetched) ([]byte, e
 		}
 		for _, p := range b.pieces {
 			if err == nil {
-				err = c.send(p.bytes)
+				err = c.send(p)
 			}
 		}
 		return dst[:0]

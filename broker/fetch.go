@@ -232,20 +232,29 @@ func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first
 		return fmt.Errorf("read %s: %w", r.p, err)
 	}
 	defer b.doneReading(r, it)
+	from := direct{b: b}
+	defer from.close()
 	for ok := it.First(); ok; ok = it.Next() {
-		var val []byte
-		if val, err = it.ValueAndErr(); err != nil {
-			b.readFailed(r, err)
-			return nil
-		}
 		_, last, err := partOfKey(it.Key())
 		if err != nil {
 			b.readFailed(r, err)
 			return nil
 		}
-		if more, err := r.add(ctx, val, last, limit, first, false); err != nil || !more {
+		val := it.LazyValue()
+		n := int64(val.Len())
+		if room, err := r.take(ctx, n, limit, first); err != nil || !room {
 			return err
 		}
+		if !from.read(ctx, val, r.records) {
+			batch, err := it.ValueAndErr()
+			if err != nil {
+				r.records.from.give(n)
+				b.readFailed(r, err)
+				return nil
+			}
+			r.records.append(batch)
+		}
+		r.last = last
 	}
 	if err := it.Error(); err != nil {
 		b.readFailed(r, err)
@@ -253,28 +262,17 @@ func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first
 	return nil
 }
 
-// add adds a batch to what was read, if it fits, and takes what it needs from
-// the budget. Bytes that stay as they are, are not copied.
-func (r *reading) add(ctx context.Context, batch []byte, last, limit int64, first, stays bool) (more bool, err error) {
-	n, size := int64(len(batch)), r.records.size
+// take takes what a batch needs from the budget, if the batch fits.
+func (r *reading) take(ctx context.Context, n, limit int64, first bool) (fits bool, err error) {
+	size := r.records.size
 	if size+n > limit && (size > 0 || !first) {
 		return false, nil
 	}
 	if size == 0 && first {
 		err = r.records.from.take(ctx, n)
-	} else if !r.records.from.try(n) {
-		return false, nil
+		return err == nil, err
 	}
-	if err != nil {
-		return false, err
-	}
-	if stays && n >= referMin {
-		r.records.refer(batch)
-	} else {
-		r.records.append(batch)
-	}
-	r.last = last
-	return true, nil
+	return r.records.from.try(n), nil
 }
 
 // referMin is the size of a batch from which on it is sent by itself: smaller

@@ -19,21 +19,17 @@ type fetched struct {
 // a budget by whoever appends, and given back by release.
 type blocks struct {
 	from   *budget
-	pieces []piece
+	pieces [][]byte
+	taken  []*block // that pieces lie in
+	used   int      // of the last one
+	open   bool     // the last piece ends there, and can be appended to
 	size   int64
-}
-
-// piece is a run of bytes.
-type piece struct {
-	bytes []byte
-	block *block // that they are in, if it came from a pool
-	full  bool   // nothing is appended to it
 }
 
 // block is room for bytes.
 type block struct {
 	room []byte
-	pool *sync.Pool
+	pool *sync.Pool // that it came from, if it did
 }
 
 // The sizes of blocks in the pools: one for batches that are small, and some for
@@ -52,44 +48,64 @@ var blockPools = func() (pools []*sync.Pool) {
 	return pools
 }()
 
-// newPiece returns an empty piece with room for n bytes.
-func newPiece(n int) piece {
+func newBlock(n int) *block {
 	size := blockSize
 	for _, pool := range blockPools {
 		if n <= size {
-			b := pool.Get().(*block)
-			return piece{bytes: b.room[:0], block: b}
+			return pool.Get().(*block)
 		}
 		size *= 2
 	}
-	return piece{bytes: make([]byte, 0, n)}
+	return &block{room: make([]byte, n)}
+}
+
+// room returns n bytes of a block, aligned as the storage aligns its own. They
+// are used if they are kept, before anything else is added.
+func (b *blocks) room(n int) []byte {
+	last, at := len(b.taken)-1, (b.used+7)&^7
+	if last < 0 || len(b.taken[last].room) < at+n {
+		b.taken, b.used, b.open = append(b.taken, newBlock(n)), 0, false
+		last, at = last+1, 0
+	}
+	return b.taken[last].room[at : at+n]
+}
+
+// keep adds a batch that lies in what room returned last.
+func (b *blocks) keep(room, batch []byte) {
+	b.used = (b.used+7)&^7 + len(room)
+	b.refer(batch)
 }
 
 // append copies a batch.
 func (b *blocks) append(batch []byte) {
-	last := len(b.pieces) - 1
-	if last < 0 || b.pieces[last].full || cap(b.pieces[last].bytes)-len(b.pieces[last].bytes) < len(batch) {
-		b.pieces = append(b.pieces, newPiece(len(batch)))
-		last++
+	n := len(batch)
+	if b.open && len(b.taken[len(b.taken)-1].room) >= b.used+n {
+		last := &b.pieces[len(b.pieces)-1]
+		*last = append(*last, batch...)
+		b.used += n
+		b.size += int64(n)
+		return
 	}
-	b.pieces[last].bytes = append(b.pieces[last].bytes, batch...)
-	b.size += int64(len(batch))
+	room := b.room(n)
+	copy(room, batch)
+	b.keep(room, room[:n:cap(room)])
+	b.open = true
 }
 
 // refer adds a batch whose bytes stay as they are.
 func (b *blocks) refer(batch []byte) {
-	b.pieces = append(b.pieces, piece{bytes: batch, full: true})
+	b.pieces, b.open = append(b.pieces, batch), false
 	b.size += int64(len(batch))
 }
 
-// release gives the pieces back, and what was taken for them.
+// release gives the blocks back, and what was taken for them.
 func (b *blocks) release() {
 	if b.size > 0 {
 		b.from.give(b.size)
 	}
-	for _, p := range b.pieces {
-		if p.block != nil {
-			p.block.pool.Put(p.block)
+	for _, taken := range b.taken {
+		if taken.pool != nil {
+			taken.pool.Put(taken)
 		}
 	}
 	*b = blocks{from: b.from}

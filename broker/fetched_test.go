@@ -33,10 +33,18 @@ func TestFetchedEncoding(t *testing.T) {
 				b := blocks{from: newBudget(1 << 30)}
 				rp.RecordBatches = []byte{}
 				for range rapid.IntRange(0, 3).Draw(t, "batches") {
-					batch := bytes.Repeat([]byte{7}, rapid.SampledFrom([]int{1, 100, blockSize - 1, blockSize, blockSize + 1, blockSizeMax + 1}).Draw(t, "size"))
-					if rapid.Bool().Draw(t, "refer") {
+					batch := bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, rapid.SampledFrom([]int{1, 100, blockSize - 1, blockSize, blockSize + 1, blockSizeMax + 1}).Draw(t, "size"))
+					switch rapid.SampledFrom([]string{"append", "refer", "keep", "give up"}).Draw(t, "how") {
+					case "append":
+						b.append(batch)
+					case "refer":
 						b.refer(batch)
-					} else {
+					case "keep": // it lies within something bigger
+						room := b.room(len(batch) + 20)
+						clear(room)
+						b.keep(room, room[9:9+copy(room[9:], batch)])
+					case "give up":
+						clear(b.room(len(batch)))
 						b.append(batch)
 					}
 					rp.RecordBatches = append(rp.RecordBatches, batch...)
@@ -50,7 +58,7 @@ func TestFetchedEncoding(t *testing.T) {
 		rest := f.encode(nil, func(dst []byte, b *blocks) []byte {
 			got = append(got, dst...)
 			for _, p := range b.pieces {
-				got = append(got, p.bytes...)
+				got = append(got, p...)
 			}
 			return dst[:0]
 		})

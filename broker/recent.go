@@ -99,9 +99,15 @@ func (b *Broker) readRecent(ctx context.Context, r *reading, limit int64, first 
 	}
 	b.mu.Unlock()
 	for _, e := range found {
-		if more, err := r.add(ctx, e.raw, e.last, limit, first, true); err != nil || !more {
+		if fits, err := r.take(ctx, int64(len(e.raw)), limit, first); err != nil || !fits {
 			return true, err
 		}
+		if len(e.raw) >= referMin {
+			r.records.refer(e.raw)
+		} else {
+			r.records.append(e.raw)
+		}
+		r.last = e.last
 	}
 	return len(found) > 0, nil
 }
