@@ -75,7 +75,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 		return func() {}, nil
 	}
 	if err := r.Register(m); err != nil {
-		return nil, fmt.Errorf("application %s: %w", m.app.cfg.Application, err)
+		return nil, fmt.Errorf("application %s: register its metrics: %w: each application of a process wants a name, or a Registerer, of its own", m.app.cfg.Application, err)
 	}
 	return func() { r.Unregister(m) }, nil
 }

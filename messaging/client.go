@@ -85,10 +85,8 @@ func NewClient(cfg ClientConfig) (Client, error) {
 		if len(o.Cluster.Brokers) > 0 || o.Topic != "" || o.Application != "" || o.Consumer != "" || o.DeadLetters.Topic != "" || o.DeadLetters.Cluster != nil {
 			wrong = append(wrong, errors.New("its options name a cluster, topic, application, consumer or dead letters, which the application itself does"))
 		}
-		if len(wrong) == 0 {
-			if err := c.config(name, "consumer").withDefaults().validate(); err != nil {
-				wrong = append(wrong, err)
-			}
+		if err := c.options(name).withDefaults().validate(); err != nil {
+			wrong = append(wrong, err)
 		}
 		if len(wrong) > 0 {
 			slices.SortFunc(wrong, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -119,6 +117,18 @@ func (c *client) config(app, consumer string) Config {
 	}
 	if cfg.TracerProvider == nil {
 		cfg.TracerProvider = c.cfg.TracerProvider
+	}
+	return cfg
+}
+
+// options is the configuration of an application's consumers with clusters that
+// are right, for what is wrong beside them: each cluster is looked at by itself.
+func (c *client) options(app string) Config {
+	right := cluster.Cluster{Brokers: []string{"localhost:9092"}}
+	cfg := c.config(app, "consumer")
+	cfg.Cluster = right
+	if cfg.DeadLetters.Cluster != nil {
+		cfg.DeadLetters.Cluster = &right
 	}
 	return cfg
 }

@@ -252,29 +252,71 @@ func TestPassOn(t *testing.T) {
 	})
 }
 
+// What a broker answers has its class, and what it might answer otherwise a moment
+// later is waited for until the context ends.
+func TestPublishErrorsHaveAClass(t *testing.T) {
+	for code, want := range map[string]error{
+		"PRODUCER_FENCED":              messaging.ErrFenced,
+		"TOPIC_AUTHORIZATION_FAILED":   messaging.ErrUnauthorized,
+		"CLUSTER_AUTHORIZATION_FAILED": messaging.ErrUnauthorized,
+		"MESSAGE_TOO_LARGE":            messaging.ErrTooLarge,
+		"REQUEST_TIMED_OUT":            context.DeadlineExceeded,
+		"NOT_LEADER_OR_FOLLOWER":       context.DeadlineExceeded,
+	} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1)
+				p, err := newClient(t, b, messaging.Config{}).NewProducer("test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Publish(t.Context(), "x"); err != nil {
+					t.Fatal(err)
+				}
+				b.Fail("client", "Produce", code, -1)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				if err := p.Publish(ctx, "x"); !errors.Is(err, want) {
+					t.Errorf("the error is %v, want one that matches %v", err, want)
+				}
+				if err := p.(messaging.CloseableProducer).Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // A configuration error lists all that is wrong, and never panics.
 func TestClientConfigErrors(t *testing.T) {
 	_, err := messaging.NewClient(messaging.ClientConfig{
 		Clusters: map[string]cluster.Cluster{"a": {Brokers: []string{"nowhere"}}, "b": {Brokers: []string{"h:1"}, SASL: cluster.SASL{Mechanism: "X"}}},
 		Applications: map[string]messaging.Application{
 			"Bad Name": {Topic: "t", Cluster: "b"},
-			"lost":     {Topic: "t", Cluster: "c", DeadLetterCluster: "d"},
+			"lost":     {Topic: "o/dd", Cluster: "c", DeadLetterCluster: "d", Options: messaging.Config{Concurrency: -1}},
+			"nowhere":  {Topic: "t", Cluster: "a", DeadLetterCluster: "a"},
 			"odd":      {Topic: "sp ace", Cluster: "b", Options: messaging.Config{Retry: messaging.Retry{Tiers: []time.Duration{time.Minute, time.Second}}, CommitInterval: -1, HandlerTimeout: 20}},
 		},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"nowhere", `"X"`, "Bad Name", `cluster "c"`, `cluster of the dead letters "d"`, "sp ace", "rising order", "commit interval", "handler timeout is 20ns"} {
+	for _, want := range []string{"nowhere", `"X"`, "Bad Name", `cluster "c"`, `cluster of the dead letters "d"`, "sp ace", "rising order", "commit interval", "handler timeout is 20ns",
+		`"o/dd"`, "concurrency is -1"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %q:\n%v", want, err)
 		}
+	}
+	if n := strings.Count(err.Error(), `"nowhere"`); n != 1 {
+		t.Errorf("a broker that is wrong is named %d times:\n%v", n, err)
 	}
 	if _, err := messaging.NewClient(messaging.ClientConfig{}); err == nil {
 		t.Error("an empty configuration was taken")
 	}
 	if _, err := messaging.New(messaging.Config{}, nil); err == nil {
 		t.Error("a worker without anything was taken")
+	} else if !strings.Contains(err.Error(), "no handler") || !strings.Contains(err.Error(), "no topic") {
+		t.Errorf("the error of a worker without anything does not name all that is missing:\n%v", err)
 	}
 }
 

@@ -151,6 +151,7 @@ type Query struct {
 	Reason       string    // exactly
 	Error        string    // a part of the last error
 	Key          []byte    // exactly; nil: any
+	NullKey      bool      // it has none
 	Header       string    // it has such a header
 	HeaderValue  string    // with this value, if not empty
 	Since, Until time.Time // when it became a dead letter: from Since on, before Until
@@ -164,6 +165,7 @@ func (q Query) fits(l *Letter) bool {
 		q.Reason != "" && l.Reason != q.Reason,
 		!strings.Contains(l.Error, q.Error),
 		q.Key != nil && (l.Key == nil || !bytes.Equal(l.Key, q.Key)),
+		q.NullKey && l.Key != nil,
 		!q.Since.IsZero() && l.Time.Before(q.Since),
 		!q.Until.IsZero() && !l.Time.Before(q.Until),
 		!q.Settled && l.Outcome != nil:

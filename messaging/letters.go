@@ -91,7 +91,7 @@ func (l *Letters) now(ctx context.Context) (bounds, error) {
 	}
 	info, ok := infos[l.cfg.Topic]
 	if !ok {
-		return bounds{}, fmt.Errorf("topic %s: %w", l.cfg.Topic, ErrUnknownTopic)
+		return bounds{}, fmt.Errorf("topic %s: %w: no message was set aside there yet, or the application or the consumer has another name", l.cfg.Topic, ErrUnknownTopic)
 	}
 	b := bounds{id: info.ID}
 	parts := make([]topic.Partition, info.Partitions)
@@ -255,6 +255,10 @@ func (l *Letters) list(ctx context.Context, q Query, b bounds, outcomes map[lett
 		}
 	}
 	return func(yield func(Letter, error) bool) {
+		if len(to) == 0 {
+			yield(Letter{}, fmt.Errorf("topic %s has %d partitions, and no partition %d: %w", l.cfg.Topic, len(b.to), *q.Partition, ErrNoLetter))
+			return
+		}
 		for e, err := range l.read(ctx, from, to) {
 			if err != nil {
 				yield(Letter{}, fmt.Errorf("read dead letters: %w", err))

@@ -72,7 +72,9 @@ type Delivery interface {
 
 	// Attempt is 1 when the message is handled for the first time, and one
 	// more after each failure. An attempt that ended with the process, the
-	// partition's revocation or a stop is not one that failed.
+	// partition's revocation or a stop is not one that failed. Failures in place
+	// are counted by the process that they happen in, and end with it: what comes
+	// again elsewhere has the attempt with which it came here.
 	Attempt() int
 
 	// Context ends when the partition is revoked or the consumer stops. With
@@ -89,7 +91,9 @@ type Producer interface {
 	// string, a *topic.Envelope, or a Message, which are passed on whole: key,
 	// value and headers. The span of ctx goes along in the headers of W3C trace
 	// context, unless the message has such. Errors have a class: ErrTooLarge, ErrUnknownTopic,
-	// ErrUnauthorized, ErrFenced, or that of the context.
+	// ErrUnauthorized, ErrFenced, or that of the context: a broker that can't be
+	// reached is waited for until ctx ends, whose deadline is thus what bounds the
+	// call, and whether the message was written is unknown then.
 	Publish(ctx context.Context, message any) error
 }
 

@@ -95,7 +95,7 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 		return func() {}, nil
 	}
 	if err := r.Register(m); err != nil {
-		return nil, fmt.Errorf("messaging %s: %w", m.w.group, err)
+		return nil, fmt.Errorf("messaging %s: register its metrics: %w: each consumer of a process wants a name, or a Registerer, of its own", m.w.group, err)
 	}
 	return func() { r.Unregister(m) }, nil
 }

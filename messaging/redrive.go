@@ -95,15 +95,42 @@ func (l *Letters) settle(ctx context.Context, q Query, o Options, action string)
 		return s.res, fmt.Errorf("%s: %w", verb(action), err)
 	}
 	defer s.close()
+	if err := s.known(ctx); err != nil {
+		return s.res, fmt.Errorf("%s: %w", verb(action), err)
+	}
 	err = s.run(ctx, q)
 	s.progress()
 	switch {
 	case err != nil:
 		return s.res, fmt.Errorf("%s: %w", verb(action), err)
 	case s.res.Failed > 0:
-		return s.res, fmt.Errorf("%s: %d letters could not be: %w", verb(action), s.res.Failed, s.res.Err)
+		return s.res, fmt.Errorf("%s: %s: %w", verb(action), howMany(s.res.Failed), s.res.Err)
 	}
 	return s.res, nil
+}
+
+func howMany(failed int) string {
+	if failed == 1 {
+		return "1 letter could not be"
+	}
+	return fmt.Sprintf("%d letters could not be", failed)
+}
+
+// known says whether there is the topic that letters are to go to. Found out
+// letter by letter, it would be said as often as there are letters, and not at
+// all by a dry run.
+func (s *settlement) known(ctx context.Context) error {
+	if s.o.To == "" || s.o.ToCluster != nil || s.action != Redriven {
+		return nil
+	}
+	infos, err := s.admin.Topics(ctx, s.o.To)
+	if err != nil {
+		return err
+	}
+	if _, ok := infos[s.o.To]; !ok {
+		return fmt.Errorf("topic %s, which letters would go to: %w", s.o.To, ErrUnknownTopic)
+	}
+	return nil
 }
 
 func verb(action string) string {
@@ -198,6 +225,9 @@ func (s *settlement) begin(ctx context.Context) (map[letterID]Outcome, error) {
 // pass goes through the letters once.
 func (s *settlement) pass(ctx context.Context, q Query, outcomes map[letterID]Outcome, failed map[letterID]bool) error {
 	s.res = Result{Moved: s.res.Moved, Failed: len(failed), Err: s.res.Err}
+	if s.o.DryRun {
+		s.res.Moved = 0 // what an earlier pass has counted is there still
+	}
 	s.looked = 0
 	var batch []Letter
 	flush := func() error {

@@ -70,17 +70,11 @@ type Worker struct {
 // New returns a worker that has not started. Its error lists everything that is
 // wrong with the configuration.
 func New(cfg Config, h Handler) (*Worker, error) {
-	if h == nil {
-		return nil, errors.New("messaging: no handler is given")
-	}
 	return newWorker(cfg, h, nil)
 }
 
 // NewBatch is New with a handler of several messages at once.
 func NewBatch(cfg Config, h BatchHandler) (*Worker, error) {
-	if h == nil {
-		return nil, errors.New("messaging: no handler is given")
-	}
 	return newWorker(cfg, nil, h)
 }
 
@@ -107,7 +101,11 @@ func RunBatch(ctx context.Context, cfg Config, h BatchHandler) error {
 
 func newWorker(cfg Config, h Handler, b BatchHandler) (*Worker, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	err := cfg.validate()
+	if h == nil && b == nil {
+		err = errors.Join(errors.New("no handler is given"), err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}
 	w := &Worker{

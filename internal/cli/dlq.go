@@ -41,6 +41,7 @@ type letterFlags struct {
 	topic                 string
 
 	reason, err, key, header string
+	nullKey                  bool
 	since, until             string
 	settled                  bool
 	output                   string
@@ -62,6 +63,7 @@ func (l *letterFlags) addQuery(cmd *cobra.Command) {
 	f.StringVar(&l.reason, "reason", "", "only those set aside for this reason: failed, rejected, decode or crash")
 	f.StringVar(&l.err, "error", "", "only those whose last error contains this")
 	f.StringVar(&l.key, "key", "", "only those with this key")
+	f.BoolVar(&l.nullKey, "null-key", false, "only those without a key")
 	f.StringVar(&l.header, "header", "", "only those with this header: NAME or NAME=VALUE")
 	f.StringVar(&l.since, "since", "", "only those set aside since then: a time such as 2006-01-02T15:04:05Z, or how long ago, such as 2h")
 	f.StringVar(&l.until, "until", "", "only those set aside before then")
@@ -112,8 +114,12 @@ func (l *letterFlags) query(cmd *cobra.Command, args []string, now time.Time) (m
 			errs = append(errs, fmt.Errorf("--reason %q: want one of %s", l.reason, strings.Join(known, ", ")))
 		}
 	}
+	q.NullKey = l.nullKey
 	if cmd.Flags().Changed("key") {
 		q.Key = []byte(l.key)
+		if q.NullKey {
+			errs = append(errs, errors.New("--key and --null-key exclude each other: a letter with a key is not without one"))
+		}
 	}
 	if l.header != "" {
 		q.Header, q.HeaderValue, _ = strings.Cut(l.header, "=")
@@ -143,7 +149,7 @@ func (l *letterFlags) query(cmd *cobra.Command, args []string, now time.Time) (m
 // asks says whether arguments or flags ask for anything but all letters.
 func (l *letterFlags) asks(cmd *cobra.Command, args []string) bool {
 	asked := len(args) > 0
-	for _, name := range []string{"reason", "error", "key", "header", "since", "until"} {
+	for _, name := range []string{"reason", "error", "key", "null-key", "header", "since", "until"} {
 		asked = asked || cmd.Flags().Changed(name)
 	}
 	return asked

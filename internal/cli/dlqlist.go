@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,6 +65,12 @@ func (p page) passed(l messaging.Letter) bool {
 }
 
 func (l *letterFlags) list(cmd *cobra.Command, args []string, p page) error {
+	ctx, stop := untilSignal(cmd)
+	defer stop()
+	return ending(ctx, l.listUntil(ctx, cmd, args, p))
+}
+
+func (l *letterFlags) listUntil(ctx context.Context, cmd *cobra.Command, args []string, p page) error {
 	q, err := l.query(cmd, args, time.Now())
 	if err != nil {
 		return err
@@ -73,8 +80,6 @@ func (l *letterFlags) list(cmd *cobra.Command, args []string, p page) error {
 		return err
 	}
 	defer letters.Close()
-	ctx, stop := untilSignal(cmd)
-	defer stop()
 	print := l.rows(cmd.OutOrStdout())
 	n := 0
 	var last messaging.Letter
@@ -178,12 +183,12 @@ func newDLQShowCommand() *cobra.Command {
 			defer stop()
 			letter, err := letters.Show(ctx, partition, offset)
 			if err != nil {
-				return err
+				return ending(ctx, err)
 			}
 			if l.output == "json" {
-				return l.rows(cmd.OutOrStdout())(letter)
+				return ending(ctx, l.rows(cmd.OutOrStdout())(letter))
 			}
-			return showLetter(cmd.OutOrStdout(), letter)
+			return ending(ctx, showLetter(cmd.OutOrStdout(), letter))
 		},
 	}
 	l.addTopic(cmd)
@@ -281,7 +286,7 @@ func (l *letterFlags) export(cmd *cobra.Command, args []string, file string) (er
 	defer stop()
 	n, err := letters.Export(ctx, q, jsonWriter{to})
 	if err != nil {
-		return fmt.Errorf("after %d letters: %w", n, err)
+		return ending(ctx, fmt.Errorf("after %s: %w", count(int64(n), "letter"), err))
 	}
 	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s exported\n", count(int64(n), "letter"))
 	return err

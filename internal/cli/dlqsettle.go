@@ -129,6 +129,9 @@ func (s *settleFlags) settle(cmd *cobra.Command, args []string, action string) e
 			return ending(ctx, err)
 		}
 	}
+	if err := named(ctx, letters, q); err != nil {
+		return ending(ctx, err)
+	}
 	run := letters.Redrive
 	if action == messaging.Discarded {
 		run = letters.Discard
@@ -169,6 +172,16 @@ func (s settlement) print(to io.Writer, output string) error {
 		return fmt.Errorf("print the result: %w", err)
 	}
 	return nil
+}
+
+// named says whether a letter is there that is named by itself: not to find it is
+// no success, as it is for whatever fits a query. One that is settled is there.
+func named(ctx context.Context, letters *messaging.Letters, q messaging.Query) error {
+	if q.Partition == nil || q.To != q.From+1 {
+		return nil
+	}
+	_, err := letters.Show(ctx, *q.Partition, q.From)
+	return err
 }
 
 // confirm asks whether to go on, with the number of letters that are meant.
