@@ -74,6 +74,15 @@ func (l *limits) unknown(recs []Record) (names []string) {
 	return names
 }
 
+// forget has topics asked again.
+func (l *limits) forget(names ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range names {
+		delete(l.mu.topics, name)
+	}
+}
+
 // learn asks the topics what they take. One that is unknown or may not be
 // asked has no limit here; producing to it will say what is wrong.
 func (l *limits) learn(ctx context.Context, cl *kgo.Client, names ...string) error {

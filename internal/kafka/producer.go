@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -17,6 +19,9 @@ type Producer struct {
 	cancel context.CancelFunc
 	limits limits
 	astray sync.Map
+
+	forgets   sync.Mutex
+	forgotten atomic.Int64 // how often topics were; changed under forgets
 }
 
 // NewProducer returns a producer. It connects to no broker.
@@ -58,6 +63,7 @@ func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []e
 	if len(recs) == 0 {
 		return nil, nil
 	}
+	forgotten := p.forgotten.Load()
 	if err := p.limits.learn(ctx, p.cl, p.limits.unknown(recs)...); err != nil {
 		return nil, classed(err)
 	}
@@ -76,14 +82,36 @@ func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []e
 	case <-ctx.Done():
 		return nil, fmt.Errorf("publish: %w", ctx.Err())
 	}
+	var gone []string // topics
 	for _, f := range s.failures() {
 		if refused == nil {
 			refused = make([]error, len(recs))
 		}
 		i := s.index(f.rec)
 		refused[i] = p.refusal(i, &recs[i], f)
+		if errors.Is(f.err, kerr.UnknownTopicID) && !slices.Contains(gone, f.rec.Topic) {
+			gone = append(gone, f.rec.Topic)
+		}
+	}
+	if gone != nil {
+		p.forget(forgotten, gone)
 	}
 	return refused, nil
+}
+
+// forget has the client forget topics that were deleted since it has known them.
+// It would refuse all that is published to one of the same name, for as long as it
+// lives. What is published from here on goes to the topic that is there then. Times
+// is how often something was forgotten before: whoever comes late must not take
+// what others publish to the new topic along.
+func (p *Producer) forget(times int64, topics []string) {
+	p.forgets.Lock()
+	defer p.forgets.Unlock()
+	if !p.forgotten.CompareAndSwap(times, times+1) {
+		return
+	}
+	p.cl.PurgeTopicsFromProducing(topics...)
+	p.limits.forget(topics...)
 }
 
 // refusal says why a record was not written.
@@ -95,7 +123,7 @@ func (p *Producer) refusal(i int, r *Record, f failure) error {
 	case errors.Is(f.err, kgo.ErrClientClosed):
 		return fmt.Errorf("publish: %w", ErrClosed)
 	case !isRefusal(f.err):
-		return fmt.Errorf("publish to %s: %w", f.rec.Topic, classed(f.err))
+		return fmt.Errorf("publish to %s: %w", f.rec.Topic, f.err)
 	}
 	e := &RecordError{Index: i, Topic: r.Topic, Partition: f.rec.Partition, Key: r.Key, Size: wireSize(r), Err: classed(f.err)}
 	if isTooLarge(f.err) {

@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -51,5 +53,42 @@ func TestPublishWaitsForItsOwn(t *testing.T) {
 				e.Error(err)
 			}
 		})
+	})
+}
+
+// A topic that is deleted and made again is published to by who has published to
+// the one before: who comes first is told that it is gone.
+func TestPublishToTopicMadeAnew(t *testing.T) {
+	brokers(t, func(e *env) {
+		d := e.topic("again", 1, nil)
+		p, err := NewProducer(e.config())
+		if err != nil {
+			e.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.Publish(e.ctx, to(d, "before")...); err != nil {
+			e.Fatal(err)
+		}
+		for range 2 {
+			if err := e.admin().DeleteTopics(e.ctx, d.Name()); err != nil {
+				e.Fatal(err)
+			}
+			if err := p.Publish(e.ctx, to(d, "lost")...); !errors.Is(err, ErrUnknownTopic) {
+				e.Errorf("published to a topic that is gone: %v, want %v", err, ErrUnknownTopic)
+			}
+			e.topic("again", 1, map[string]string{"max.message.bytes": "2000"})
+			tries := 0
+			for err = errors.New("not yet"); err != nil && tries < 10; tries++ {
+				if err = p.Publish(e.ctx, to(d, "after")...); err != nil && !errors.Is(err, ErrUnknownTopic) {
+					e.Fatal(err)
+				}
+			}
+			if err != nil {
+				e.Errorf("published to the topic that was made anew %d times: %v", tries, err)
+			}
+			if err := p.Publish(e.ctx, to(d, strings.Repeat("x", 3000))...); !errors.Is(err, ErrTooLarge) {
+				e.Errorf("more than the topic takes now: %v, want %v", err, ErrTooLarge)
+			}
+		}
 	})
 }
