@@ -123,7 +123,7 @@ func (p *Producer) refusal(i int, r *Record, f failure) error {
 	case errors.Is(f.err, kgo.ErrClientClosed):
 		return fmt.Errorf("publish: %w", ErrClosed)
 	case !isRefusal(f.err):
-		return fmt.Errorf("publish to %s: %w", f.rec.Topic, f.err)
+		return fmt.Errorf("publish to %s: %w", f.rec.Topic, classed(f.err))
 	}
 	e := &RecordError{Index: i, Topic: r.Topic, Partition: f.rec.Partition, Key: r.Key, Size: wireSize(r), Err: classed(f.err)}
 	if isTooLarge(f.err) {
