@@ -171,7 +171,7 @@ func (a *App) Run(ctx context.Context) error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	defer unregister()
-	lock, err := lockDir(ctx, a.cfg.StateDir, a.cfg.Instance, a.cfg.DrainTimeout)
+	lock, err := lockDir(ctx, a.log, a.cfg.StateDir, a.cfg.Instance, a.cfg.DrainTimeout)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}

@@ -52,6 +52,7 @@ type witnessSpec struct {
 	Disk        int // bytes that the state directory's own file system has; 0: it has none of its own
 	Drain       time.Duration
 	Clerk       bool // it is a clerk in place of a witness
+	Descriptors int  // file descriptors that it may have open at first; 0: as many as the system lets it
 }
 
 // witness publishes, for each message, where it was and how many of its key
@@ -116,6 +117,11 @@ func runWitness(spec string) error {
 	if s.Disk > 0 {
 		if err := mountDisk(s.Dir, s.Disk); err != nil {
 			return fmt.Errorf("%w: %w", errNoDisk, err)
+		}
+	}
+	if s.Descriptors > 0 {
+		if err := allowDescriptors(os.Getpid(), s.Descriptors); err != nil {
+			return err
 		}
 	}
 	var c consumer.Consumer = newWitness(s.Prefix, s.Padding)

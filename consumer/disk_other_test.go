@@ -14,3 +14,5 @@ var errNoDisk = errors.New("no file system of its own")
 func mountDisk(string, int) error { return errors.ErrUnsupported }
 
 func ownMounts(*syscall.SysProcAttr) {}
+
+func allowDescriptors(int, int) error { return errors.ErrUnsupported }

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pawlstream/pawl/store"
 )
 
 // dirLock holds a state directory for this process. The operating system lets
@@ -22,12 +25,12 @@ const lockPoll = 50 * time.Millisecond
 // lockDir takes the directory, which it makes if need be. While another
 // process holds it, as one does that is draining, it waits up to patience;
 // then its error names the holder.
-func lockDir(ctx context.Context, dir, instance string, patience time.Duration) (*dirLock, error) {
+func lockDir(ctx context.Context, log *slog.Logger, dir, instance string, patience time.Duration) (*dirLock, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make state directory %s: %w", dir, err)
 	}
 	name := filepath.Join(dir, "lock")
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := openLock(ctx, log, name, patience)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("lock state directory %s: %w: this user needs write permission there", dir, err)
 	}
@@ -70,6 +73,25 @@ func lockDir(ctx context.Context, dir, instance string, patience time.Duration) 
 		return nil, fmt.Errorf("write %s: %w", name, err)
 	}
 	return &dirLock{file}, nil
+}
+
+// openLock opens the file of the lock. It waits up to patience for a file
+// descriptor, where the process has none left.
+func openLock(ctx context.Context, log *slog.Logger, name string, patience time.Duration) (*os.File, error) {
+	for tries, deadline := 1, time.Now().Add(patience); ; tries++ {
+		file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+		if !store.OutOfFiles(err) || time.Now().After(deadline) {
+			return file, err
+		}
+		if tries == 1 {
+			log.Error("out of file descriptors", "path", name, "error", err, "waiting for at most", patience)
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+	}
 }
 
 func writeAt(f *os.File, text string) error {

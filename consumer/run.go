@@ -154,6 +154,8 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			return nil
 		case <-r.s.suspected:
 			return errSuspect
+		case <-r.db.Failing():
+			return r.db.Failure()
 		case err := <-r.dbFatal:
 			return fmt.Errorf("database of shard %s: %w", r.s.id, err)
 		case <-ctx.Done():
@@ -328,6 +330,10 @@ func (r *incarnation) callAndWait(ctx context.Context, c call) (result, error) {
 // done takes the result of Consume or Flush.
 func (r *incarnation) done(ctx context.Context, res result) error {
 	r.pace.working = false
+	if err := r.db.Failure(); err != nil {
+		// Whatever came of the call, it is no message's fault.
+		return err
+	}
 	switch res.name {
 	case callConsume:
 		r.backlog.advance(res.n)

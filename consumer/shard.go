@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/pawlstream/pawl/internal/changelog"
@@ -40,7 +41,8 @@ type shard struct {
 		status   ShardStatus
 		lagSince time.Time    // the timestamp that its lag in time counts from; zero without lag
 		current  *incarnation // for its worker and its database
-		diskFull string       // what waits for space on the disk
+		diskFull string       // what waits for space on the disk, or for a file descriptor
+		short    shortage     // what the machine is short of, or was last
 		advice   string       // what goes with its offsets to the group, once it has run
 		drained  bool
 	}
@@ -386,19 +388,39 @@ func (s *shard) view(fn func(*store.Transaction) error) error {
 	return r.handle.db.View(fn)
 }
 
-// diskFull is told by the store when a write waits for space, and when it
-// goes on.
+// shortage is what the machine can be short of, as the log and the status say it.
+type shortage struct{ begins, ends, reason string }
+
+func shortageOf(err error) shortage {
+	switch {
+	case store.OutOfFiles(err):
+		return shortage{"out of file descriptors", "there are file descriptors again",
+			"out of file descriptors: opening %s: %v; goes on when some are closed: raise the limit of open files (ulimit -n)"}
+	case errors.Is(err, syscall.EROFS):
+		return shortage{"the file system is read-only", "the file system can be written to again",
+			"read-only file system: writing %s: %v; goes on when it can be written to"}
+	}
+	return shortage{"the disk is full", "there is space on the disk again", "disk full: writing %s: %v; goes on when there is space"}
+}
+
+// diskFull is told by the store when a write waits for space, or anything for
+// what else the machine is short of, and when it goes on. It is told of one at a
+// time.
 func (s *shard) diskFull(full bool, path string, err error) {
+	s.mu.Lock()
+	short := s.mu.short
+	s.mu.Unlock()
 	why := ""
 	if full {
-		why = fmt.Sprintf("disk full: writing %s: %v; goes on when there is space", path, err)
-		s.log.Error("the disk is full", "path", path, "error", err)
+		short = shortageOf(err)
+		why = fmt.Sprintf(short.reason, path, err)
+		s.log.Error(short.begins, "path", path, "error", err)
 	} else {
-		s.log.Info("there is space on the disk again", "path", path)
+		s.log.Info(short.ends, "path", path)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.diskFull = why
+	s.mu.diskFull, s.mu.short = why, short
 }
 
 // discard removes the local copy of the state, which is then restored from the

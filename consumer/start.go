@@ -168,6 +168,7 @@ func (r *incarnation) openDatabase() error {
 	db, err := store.Open(store.Config{
 		Dir: s.dir(), Options: options, Budget: s.app.budget, Logger: r.log,
 		OnDiskFull: s.diskFull,
+		OnFailing:  func(err error) { s.note("the disk fails: " + err.Error()) },
 		Interrupt:  s.hard, // what waits for space then is in the changelog too
 		OnFatal: func(err error) {
 			select {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -48,6 +49,32 @@ func (b *Budget) Expect(databases int) {
 
 // Close releases the cache once no database uses it any more.
 func (b *Budget) Close() { b.cache.Unref() }
+
+// filesMax is how many files a database keeps open at the most.
+const filesMax = 1000
+
+// files is how many files one of the databases keeps open: an even share of half
+// of what the process may have. More would leave nothing for connections, and for
+// the other databases, which then wait for ever.
+func (b *Budget) files() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return shareOfFiles(openFilesLimit(), max(b.mu.expected, b.mu.open))
+}
+
+func shareOfFiles(limit uint64, databases int) int {
+	return int(min(limit/2/uint64(databases), filesMax))
+}
+
+// openFilesLimit asks the operating system. The runtime has raised the limit as
+// far as it may be raised.
+func openFilesLimit() uint64 {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return 1024 // what systems have had for long
+	}
+	return uint64(l.Cur)
+}
 
 // take grants one more database memtables of at most so many bytes each: an
 // even share of a third of the budget. What has no room is granted the floor

@@ -19,14 +19,19 @@ type Config struct {
 	Budget *Budget
 	// Logger hears of what the storage library does. Nil means slog.Default.
 	Logger *slog.Logger
-	// OnDiskFull is called with full when a write begins to wait for space, and
-	// without when the last one has gone on. path and err are those of a write
-	// that waits. It is called from whatever goroutine writes, and must not
+	// OnDiskFull is called with full when a write begins to wait for space, or for
+	// a disk that can be written to, or anything for a file descriptor (OutOfFiles
+	// tells), and without when the last one has gone on. path and err are those of
+	// one that waits. It is called from whatever goroutine that is, and must not
 	// call back.
 	OnDiskFull func(full bool, path string, err error)
-	// Interrupt, when closed, ends all waiting for disk space, as Owner.Interrupt
+	// Interrupt, when closed, ends all writing and waiting, as Owner.Interrupt
 	// does: it is how an Open that waits is stopped. Nil never does.
 	Interrupt <-chan struct{}
+	// OnFailing is called when a write that nobody waits for has failed: the disk
+	// is broken, and Owner.Failure says so from now on. It must neither wait nor
+	// call back.
+	OnFailing func(error)
 	// OnFatal is called, from a goroutine of its own, when the storage library
 	// met what it can't go on after. The database is marked for discard on disk
 	// by then, and answers ErrFatal to its owner.
@@ -47,6 +52,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OnFatal == nil {
 		c.OnFatal = func(error) {}
+	}
+	if c.OnFailing == nil {
+		c.OnFailing = func(error) {}
 	}
 	if c.Now == nil {
 		c.Now = time.Now

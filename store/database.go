@@ -26,9 +26,10 @@ type database struct {
 	settle  func() error
 	settled func() bool // whether there is nothing to settle
 
-	direct *direct
-	exists existence
-	now    func() time.Time
+	direct  *direct
+	exists  existence
+	now     func() time.Time
+	failure *failure
 
 	mu struct {
 		sync.Mutex
@@ -40,7 +41,7 @@ type database struct {
 }
 
 func newDatabase(dir string, db *pebble.DB) *database {
-	d := &database{dir: dir, db: db, direct: newDirect(), now: time.Now, settle: func() error { return nil }, settled: func() bool { return true }}
+	d := &database{dir: dir, db: db, direct: newDirect(), now: time.Now, failure: newFailure(), settle: func() error { return nil }, settled: func() bool { return true }}
 	d.mu.idle = make(chan struct{})
 	d.mu.open = make(map[io.Closer]struct{})
 	return d
@@ -262,7 +263,9 @@ func (d *database) freeze() (*frozen, error) {
 	return &frozen{s, d.direct.viewLocked()}, nil
 }
 
+// readError notes that the database could not be read, and says of what.
 func (d *database) readError(err error) error {
+	d.failure.note(err)
 	if pebble.IsCorruptionError(err) {
 		return fmt.Errorf("read database %s: %w: %w", d.dir, ErrCorrupt, err)
 	}

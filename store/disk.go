@@ -10,17 +10,19 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/pawlstream/pawl/internal/invariants"
 )
 
 // disk is the file system that a database is given. A write that finds no space
-// waits here until there is some: the storage library, which would end the
-// process or try again without pause, never sees the error. Reads go on
-// meanwhile.
+// waits here until there is some, and so does what finds no file descriptor: the
+// storage library, which would end the process or try again without pause, never
+// sees the error. Reads of what is open go on meanwhile.
 //
 //	            no space                      space again
 //	writing ───────────────► waiting ───────────────────────► writing
 //	   │                        │ interrupt
-//	   │ fatal error            ▼
+//	   │ fatal error, interrupt ▼
 //	   └────────────────────► frozen
 //
 // A frozen disk takes every write as if it had been done and does none, so that
@@ -31,7 +33,7 @@ type disk struct {
 	onFull func(full bool, path string, err error)
 	after  func(time.Duration) (passed <-chan time.Time, stop func())
 
-	failed atomic.Bool // after a fatal error
+	failed atomic.Bool // after a fatal error, or one of a background write
 
 	frozen      chan struct{}   // closed by freeze
 	interrupted chan struct{}   // closed by interrupt
@@ -42,7 +44,7 @@ type disk struct {
 		sync.Mutex
 		frozen      bool
 		interrupted bool
-		waiting     int  // writes that wait for space
+		waiting     int  // what waits for space, or for a file descriptor
 		told        bool // what onFull was last told
 		telling     bool // a goroutine is in onFull
 		path        string
@@ -76,8 +78,8 @@ func timeAfter(d time.Duration) (<-chan time.Time, func()) {
 	return t.C, func() { t.Stop() }
 }
 
-// interrupt makes writes stop waiting for space, now and later: the first one
-// that would wait freezes the disk.
+// interrupt makes writes stop waiting for space, now and later: the next one, or
+// the one that waits, freezes the disk.
 func (d *disk) interrupt() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,18 +107,59 @@ func (d *disk) isFrozen() bool {
 	}
 }
 
+// isOver says whether the time to write is over.
+func (d *disk) isOver() bool {
+	select {
+	case <-d.interrupted:
+		return true
+	case <-d.giveUp:
+		return true
+	default:
+		return false
+	}
+}
+
 func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// do runs a write until it meets another error than a full disk, or none. It
+// OutOfFiles says whether an error is that the process, or the machine, has as
+// many files and connections open as it may have.
+func OutOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// passes says whether an error is of what the machine is short of now, and may
+// have again.
+func passes(err error) bool { return isFull(err) || OutOfFiles(err) || errors.Is(err, syscall.EROFS) }
+
+// do runs a write until it meets another error than one that passes, or none. It
 // reports whether the write was swallowed by a frozen disk.
 func (d *disk) do(path string, write func() error) (swallowed bool, err error) {
 	if d.isFrozen() {
 		return true, nil
 	}
-	err = write()
-	if !isFull(err) {
+	if !d.isOver() {
+		if ended, err := d.retry(path, write); !ended {
+			return false, err
+		}
+	}
+	d.freeze()
+	return true, nil
+}
+
+// look runs what writes nothing until it meets another error than one that
+// passes, or none, or waiting has ended.
+func (d *disk) look(path string, read func() error) error {
+	_, err := d.retry(path, read)
+	return err
+}
+
+// retry runs op until it meets another error than one that passes, or none. It
+// reports whether waiting has ended before.
+func (d *disk) retry(path string, op func() error) (ended bool, err error) {
+	err = op()
+	if !passes(err) {
 		return false, err
 	}
 	d.wait(path, err, 1)
@@ -127,23 +170,21 @@ func (d *disk) do(path string, write func() error) (swallowed bool, err error) {
 		case <-passed:
 		case <-d.frozen:
 			stop()
-			return true, nil
+			return true, err
 		case <-d.interrupted:
 			stop()
-			d.freeze()
-			return true, nil
+			return true, err
 		case <-d.giveUp:
 			stop()
-			d.freeze()
-			return true, nil
+			return true, err
 		}
-		if err = write(); !isFull(err) {
+		if err = op(); !passes(err) {
 			return false, err
 		}
 	}
 }
 
-// wait counts the writes that wait, and tells of the first and of the end of
+// wait counts what waits, and tells of the first and of the end of
 // the last. One goroutine tells at a time, without the lock, and goes on until
 // what it told is so: full and no longer full arrive in this order.
 func (d *disk) wait(path string, err error, n int) {
@@ -180,8 +221,8 @@ func (d *disk) file(name string, swallowed bool, f vfs.File, err error) (vfs.Fil
 
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
 	if d.failed.Load() {
-		// After a fatal error the storage library tries again and again to
-		// write what it can't, a new file each time: not without a pause.
+		// The storage library tries again and again to write what it can't, a
+		// new file each time: not without a pause.
 		passed, stop := timeAfter(fullWaitMin)
 		select {
 		case <-passed:
@@ -189,7 +230,13 @@ func (d *disk) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err err
 			stop()
 		}
 	}
-	swallowed, err := d.do(name, func() error { f, err = d.FS.Create(name, c); return err })
+	swallowed, err := d.do(name, func() error {
+		if err := invariants.Fault("create", name); err != nil {
+			return err
+		}
+		f, err = d.FS.Create(name, c)
+		return err
+	})
 	return d.file(name, swallowed, f, err)
 }
 
@@ -203,9 +250,30 @@ func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (f vfs.F
 	return d.file(name, swallowed, f, err)
 }
 
-func (d *disk) OpenDir(name string) (vfs.File, error) {
-	f, err := d.FS.OpenDir(name)
+// Open opens a file to be read. Its reads are not looked at, but where tests
+// make them slow, or fail.
+func (d *disk) Open(name string, opts ...vfs.OpenOption) (f vfs.File, err error) {
+	err = d.look(name, func() error {
+		if err := invariants.Fault("open", name); err != nil {
+			return err
+		}
+		f, err = d.FS.Open(name, opts...)
+		return err
+	})
+	if err != nil || !invariants.Enabled {
+		return f, err
+	}
+	return &diskFile{File: f, disk: d, name: name}, nil
+}
+
+func (d *disk) OpenDir(name string) (f vfs.File, err error) {
+	err = d.look(name, func() error { f, err = d.FS.OpenDir(name); return err })
 	return d.file(name, false, f, err)
+}
+
+func (d *disk) List(dir string) (names []string, err error) {
+	err = d.look(dir, func() error { names, err = d.FS.List(dir); return err })
+	return names, err
 }
 
 func (d *disk) Link(old, name string) error {
@@ -243,16 +311,33 @@ func (d *disk) Lock(name string) (c io.Closer, err error) {
 
 func (d *disk) Unwrap() vfs.FS { return d.FS }
 
-// diskFile is a file of a disk that is written to.
+// diskFile is a file of a disk.
 type diskFile struct {
 	vfs.File
 	disk *disk
 	name string
 }
 
+func (f *diskFile) Read(p []byte) (int, error) {
+	if err := invariants.Fault("read", f.name); err != nil {
+		return 0, err
+	}
+	return f.File.Read(p)
+}
+
+func (f *diskFile) ReadAt(p []byte, at int64) (int, error) {
+	if err := invariants.Fault("read", f.name); err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(p, at)
+}
+
 func (f *diskFile) Write(p []byte) (n int, err error) {
 	// A write may be cut short by the end of the disk: the rest follows later.
 	swallowed, err := f.disk.do(f.name, func() error {
+		if err := invariants.Fault("write", f.name); err != nil {
+			return err
+		}
 		m, err := f.File.Write(p[n:])
 		n += m
 		return err
@@ -295,6 +380,9 @@ func (f *diskFile) Sync() error {
 	if f.disk.isFrozen() {
 		return nil
 	}
+	if err := invariants.Fault("sync", f.name); err != nil {
+		return err
+	}
 	return f.File.Sync()
 }
 
@@ -302,12 +390,18 @@ func (f *diskFile) SyncData() error {
 	if f.disk.isFrozen() {
 		return nil
 	}
+	if err := invariants.Fault("sync", f.name); err != nil {
+		return err
+	}
 	return f.File.SyncData()
 }
 
 func (f *diskFile) SyncTo(n int64) (full bool, err error) {
 	if f.disk.isFrozen() {
 		return true, nil
+	}
+	if err := invariants.Fault("sync", f.name); err != nil {
+		return false, err
 	}
 	return f.File.SyncTo(n)
 }

@@ -171,6 +171,117 @@ func TestDiskFullWaitsAtEveryWrite(t *testing.T) {
 	}
 }
 
+// File descriptors that run out at any open, of a database that exists and that
+// is written to, make that open wait; OnDiskFull is told; nothing fails, nothing
+// is discarded and nothing is lost once there are some again.
+func TestOutOfFilesWaitsAtEveryOpen(t *testing.T) {
+	const n = 60
+	config := func(fs vfs.FS, l *fullLog, w *waits) Config {
+		return Config{Dir: "db", Options: Options{MemTableSize: memTableFloor}, Logger: slog.New(slog.DiscardHandler), OnDiskFull: l.add, fs: fs, after: w.after}
+	}
+	before := func() (*vfs.MemFS, *faultFS) {
+		mem := vfs.NewCrashableMem()
+		fs := newFaultFS(mem)
+		if _, err := workload(config(fs, &fullLog{}, newWaits()), n/2); err != nil {
+			t.Fatal(err)
+		}
+		return mem, fs
+	}
+	_, dry := before()
+	first := dry.opens() + 1
+	if _, err := workload(config(dry, &fullLog{}, newWaits()), n); err != nil {
+		t.Fatal(err)
+	}
+	opens, tested := dry.opens(), 0
+	if opens < first+20 {
+		t.Fatalf("%d opens, want many", opens-first)
+	}
+	for at := first; at <= opens; at++ {
+		mem, fs := before()
+		fs.failOpens(at)
+		var log fullLog
+		w := newWaits()
+		type result struct {
+			last int
+			err  error
+		}
+		done := make(chan result, 1)
+		go func() {
+			last, err := workload(config(fs, &log, w), n)
+			done <- result{last, err}
+		}()
+		var r result
+		select {
+		case <-w.began:
+			tested++
+			if told, err := log.get(); !slices.Equal(told, []bool{true}) || !OutOfFiles(err) {
+				t.Errorf("open %d: told %v, %v while there is no descriptor; want [true] and EMFILE", at, told, err)
+			}
+			fs.failOpens(0)
+			close(w.over)
+			r = <-done
+			if told, _ := log.get(); told[len(told)-1] {
+				t.Errorf("open %d: told %v in the end, want false last", at, told)
+			}
+		case r = <-done:
+		}
+		if r.err != nil || r.last != n {
+			t.Errorf("open %d: reached %d, %v; want %d", at, r.last, r.err, n)
+		}
+		if err := verify(mem.CrashClone(vfs.CrashCloneCfg{}), n); err != nil {
+			t.Errorf("open %d: after close and a power cut: %v", at, err)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	if tested < (opens-first)*3/4 {
+		t.Errorf("%d of %d opens found no descriptor, want most", tested, opens-first)
+	}
+}
+
+// Interrupt ends the waiting for a file descriptor as that for space, also of a
+// database that is being opened.
+func TestOutOfFilesInterrupt(t *testing.T) {
+	for at := 1; at <= 12; at++ {
+		mem := vfs.NewCrashableMem()
+		fs := newFaultFS(mem)
+		if _, err := workload(Config{Dir: "db", Logger: slog.New(slog.DiscardHandler), fs: fs}, 20); err != nil {
+			t.Fatal(err)
+		}
+		fs.failOpens(fs.opens() + at)
+		w := newWaits()
+		interrupt := make(chan struct{})
+		done := make(chan error, 1)
+		go func() {
+			_, err := workload(Config{Dir: "db", Logger: slog.New(slog.DiscardHandler), fs: fs, after: w.after, Interrupt: interrupt}, 40)
+			done <- err
+		}()
+		<-w.began
+		close(interrupt)
+		if err := <-done; !errors.Is(err, ErrInterrupted) && !OutOfFiles(err) {
+			t.Errorf("open %d: %v, want ErrInterrupted or EMFILE", at, err)
+		}
+		fs.failOpens(0)
+		if err := verify(mem.CrashClone(vfs.CrashCloneCfg{}), 20); err != nil {
+			t.Errorf("open %d: after a power cut: %v", at, err)
+		}
+	}
+}
+
+// The databases of a process keep no more files open than it may have.
+func TestOpenFilesAreShared(t *testing.T) {
+	for _, tt := range []struct {
+		limit     uint64
+		databases int
+		want      int
+	}{{1024, 1, 512}, {1024, 8, 64}, {1024, 256, 2}, {1 << 20, 8, filesMax}, {1<<64 - 1, 1, filesMax}} {
+		if got := shareOfFiles(tt.limit, tt.databases); got != tt.want {
+			t.Errorf("of %d files each of %d databases has %d, want %d", tt.limit, tt.databases, got, tt.want)
+		}
+	}
+}
+
 // While a write waits, what is committed can be read.
 func TestDiskFullReadsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

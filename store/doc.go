@@ -36,7 +36,10 @@
 // # What goes wrong
 //
 // A write to a full disk waits until there is space (Config.OnDiskFull tells),
-// or until Owner.Interrupt. A fatal error of the storage library never ends the
-// process: the database is marked for discard, the next Open removes it, and
-// the shard is restored from its changelog.
+// or until Owner.Interrupt; so does one to a read-only disk, and what finds no
+// file descriptor. Another error of a read, or of a write that nobody waits for,
+// is told by Owner.Failing: the database is to be closed and opened anew. A fatal
+// error of the storage library never ends the process: the database is marked
+// for discard, the next Open removes it, and the shard is restored from its
+// changelog.
 package store

@@ -1,6 +1,27 @@
 package store
 
-import "fmt"
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// failure is the first error that the disk has met, in a read or in a write that
+// nobody waits for.
+type failure struct {
+	err atomic.Pointer[error]
+	met chan struct{} // closed then
+}
+
+func newFailure() *failure { return &failure{met: make(chan struct{})} }
+
+// note reports whether err is the first.
+func (f *failure) note(err error) bool {
+	first := f.err.CompareAndSwap(nil, &err)
+	if first {
+		close(f.met)
+	}
+	return first
+}
 
 // pebbleLogger is where the storage library logs. What it takes for fatal must
 // not end the process from inside a library: it fails this database alone.
@@ -54,6 +75,14 @@ func (o *Owner) fatalError() error {
 	return o.fatal.err
 }
 
+// backgroundError is told, with the storage library's locks held, that a flush
+// or a compaction failed, which the library tries again at once and for ever. The
+// owner hears of it, and until it closes the database the trying is slow.
 func (o *Owner) backgroundError(err error) {
-	o.config.Logger.Error("background write failed", "dir", o.config.Dir, "error", err)
+	o.disk.failed.Store(true)
+	o.compactions.hold()
+	if o.failure.note(err) {
+		o.config.Logger.Error("background write failed", "dir", o.config.Dir, "error", err)
+		o.config.OnFailing(err)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -114,4 +116,57 @@ func TestIOErrorAtEveryWrite(t *testing.T) {
 	if fatal == 0 {
 		t.Error("no write's error was fatal, want those of the manifest")
 	}
+}
+
+// A flush that fails is told, once, and is waited for no longer; the storage
+// library, which tries again for ever, does not turn in a circle; and what was
+// flushed before is there when the database is opened again.
+func TestFlushThatFailsIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		fs := newFaultFS(mem)
+		var told []error
+		config := Config{Dir: "db", Logger: slog.New(slog.DiscardHandler), OnFailing: func(err error) { told = append(told, err) }, fs: fs}
+		o, err := Open(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, o, "k", "v", "1")
+		if err := o.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		put(t, o, "k", "w", "2")
+		fs.fail(1, ".sst", syscall.EIO)
+		if err := o.Flush(); !errors.Is(err, syscall.EIO) {
+			t.Errorf("Flush = %v, want EIO", err)
+		}
+		select {
+		case <-o.Failing():
+		default:
+			t.Error("Failing is not closed")
+		}
+		if err := o.Failure(); !errors.Is(err, syscall.EIO) {
+			t.Errorf("Failure = %v, want EIO", err)
+		}
+		time.Sleep(10 * time.Second)
+		if _, failed := fs.counts(); failed > 500 {
+			t.Errorf("the flush was tried %d times in 10 s", failed)
+		}
+		if err := o.Close(); !errors.Is(err, syscall.EIO) {
+			t.Errorf("Close = %v, want EIO", err)
+		}
+		if len(told) != 1 || !errors.Is(told[0], syscall.EIO) {
+			t.Errorf("OnFailing was told %v, want EIO once", told)
+		}
+		fs.fail(0, "", nil)
+		if o, err = Open(config); err != nil {
+			t.Fatal(err)
+		}
+		if v, ok, err := o.DB().Get([]byte("k")); string(v) != "v" && string(v) != "w" || !ok || err != nil {
+			t.Errorf("opened again: k is %q, %v, %v", v, ok, err)
+		}
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

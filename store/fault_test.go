@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -25,6 +26,9 @@ type faultFS struct {
 
 		removes     int // so far
 		removesFrom int // the first that fails; 0 for none
+
+		opens     int // so far, of files to be read or written, directories and locks
+		opensFrom int // the first that finds no file descriptor; 0 for none
 	}
 }
 
@@ -43,6 +47,50 @@ func (f *faultFS) failRemoves(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.removesFrom = n
+}
+
+// failOpens makes file descriptors run out at the nth open.
+func (f *faultFS) failOpens(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.opensFrom = n
+}
+
+func (f *faultFS) opens() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.opens
+}
+
+func (f *faultFS) open(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.opens++
+	if f.mu.opensFrom > 0 && f.mu.opens >= f.mu.opensFrom {
+		return &os.PathError{Op: "open", Path: name, Err: syscall.EMFILE}
+	}
+	return nil
+}
+
+func (f *faultFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if err := f.open(name); err != nil {
+		return nil, err
+	}
+	return f.FS.Open(name, opts...)
+}
+
+func (f *faultFS) OpenDir(name string) (vfs.File, error) {
+	if err := f.open(name); err != nil {
+		return nil, err
+	}
+	return f.FS.OpenDir(name)
+}
+
+func (f *faultFS) List(name string) ([]string, error) {
+	if err := f.open(name); err != nil {
+		return nil, err
+	}
+	return f.FS.List(name)
 }
 
 func (f *faultFS) remove() error {
@@ -97,6 +145,9 @@ func (f *faultFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error)
 	if err := f.write(name); err != nil {
 		return nil, &os.PathError{Op: "create", Path: name, Err: err}
 	}
+	if err := f.open(name); err != nil {
+		return nil, err
+	}
 	file, err := f.FS.Create(name, c)
 	return f.file(name, file, err)
 }
@@ -123,7 +174,7 @@ func (f *faultFS) MkdirAll(name string, perm os.FileMode) error {
 }
 
 func (f *faultFS) Lock(name string) (io.Closer, error) {
-	if err := f.write(name); err != nil {
+	if err := errors.Join(f.write(name), f.open(name)); err != nil {
 		return nil, err
 	}
 	return f.FS.Lock(name)

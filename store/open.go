@@ -29,7 +29,7 @@ func open(c Config) (_ *Owner, err error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	o := &Owner{config: c}
+	o := &Owner{config: c, failure: newFailure()}
 	o.fatal.met = make(chan struct{})
 	o.disk = newDisk(c.fs, c.OnDiskFull)
 	if c.after != nil {
@@ -90,7 +90,7 @@ func open(c Config) (_ *Owner, err error) {
 	}
 	o.d = newDatabase(c.Dir, db)
 	o.d.settle, o.d.settled = o.settle, func() bool { return !o.pending.any.Load() }
-	o.d.now = c.Now
+	o.d.now, o.d.failure = c.Now, o.failure
 	filters := c.Options.TableCache / 4
 	o.d.exists.max = max(filters/2, filterFloor) // two, while one is made anew
 	o.pending.limit = o.size / 2
@@ -119,7 +119,7 @@ func (o *Owner) readOwn() (err error) {
 // checkVersion reads the version of a database that exists, without a change
 // to it, and refuses one newer than ours.
 func checkVersion(c Config, opts *pebble.Options) error {
-	desc, err := pebble.Peek(c.Dir, c.fs)
+	desc, err := pebble.Peek(c.Dir, opts.FS)
 	if err != nil {
 		return openError(err)
 	}
@@ -183,7 +183,7 @@ func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
 		L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 1000,
 		LBaseMaxBytes:         64 << 20,
-		MaxOpenFiles:          1000,
+		MaxOpenFiles:          b.files(),
 		// One compaction at a time for each database: there are many.
 		CompactionConcurrencyRange: func() (int, int) { return 1, 2 },
 	}

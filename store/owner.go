@@ -41,7 +41,8 @@ type Owner struct {
 	stalled   <-chan error // of a commit that a fatal error left behind; nil if none
 	closed    bool
 
-	fatal struct {
+	failure *failure
+	fatal   struct {
 		sync.Mutex
 		err  error
 		met  chan struct{}  // closed with the first
@@ -75,6 +76,20 @@ func (o *Owner) Discarded() bool { return o.discarded }
 // Changed reports whether the open transaction has something to commit, direct
 // writes apart. It is for whoever uses the transaction at the moment.
 func (o *Owner) Changed() bool { return o.tx.changed() }
+
+// Failing returns a channel that is closed once the disk has failed to do what it
+// was told, in a read or in a write that nobody waits for: see Failure.
+func (o *Owner) Failing() <-chan struct{} { return o.failure.met }
+
+// Failure returns the first error that the disk has met, of whoever read or wrote.
+// What was done after it may rest on what was not read: it says nothing of a
+// message that it came with, and the database is to be closed and opened anew.
+func (o *Owner) Failure() error {
+	if err := o.failure.err.Load(); err != nil {
+		return fmt.Errorf("the disk of database %s fails: %w", o.config.Dir, *err)
+	}
+	return nil
+}
 
 // Seal ends the writing of a transaction and returns what it changed, and what
 // was written directly and waits for a commit: one Change per key, in the order
@@ -291,6 +306,9 @@ func (o *Owner) flush() error {
 	if err := o.settle(); err != nil {
 		return err
 	}
+	if err := o.Failure(); err != nil {
+		return err
+	}
 	flushed, err := o.d.db.AsyncFlush()
 	if err != nil {
 		return err
@@ -298,6 +316,9 @@ func (o *Owner) flush() error {
 	select {
 	case <-flushed:
 	case <-o.fatal.met:
+	case <-o.failure.met:
+		// The storage library tries again and again.
+		return errors.Join(o.ended(), o.Failure())
 	}
 	if err := o.ended(); err != nil {
 		return err
@@ -321,10 +342,11 @@ func (o *Owner) Fence() {
 	o.d.direct.end(ErrFenced)
 }
 
-// Interrupt makes Flush, Apply and Close stop waiting for disk space, now and
-// later. Those that would wait return ErrInterrupted, and the database stands
-// on disk as if power had been cut: at some position, with the state of that
-// position. It may be called from any goroutine.
+// Interrupt makes Flush, Apply and Close stop writing, and waiting for what the
+// machine is short of, now and later. Those that would go on return
+// ErrInterrupted, and the database stands on disk as if power had been cut: at
+// some position, with the state of that position. A write that is under way is
+// waited for. It may be called from any goroutine.
 func (o *Owner) Interrupt() { o.disk.interrupt() }
 
 // Close flushes the database and closes it. Reads that are under way end first,

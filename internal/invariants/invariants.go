@@ -1,5 +1,5 @@
-// Package invariants holds checks and crash points that builds with the tag
-// "invariants" turn on. Without the tag both cost nothing.
+// Package invariants holds checks, crash points and faults that builds with the
+// tag "invariants" turn on. Without the tag both cost nothing.
 package invariants
 
 import (
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -97,4 +98,27 @@ func Arm(name string, fn func()) (disarm func()) {
 		defer points.Unlock()
 		delete(points.armed, name)
 	}
+}
+
+var faults atomic.Pointer[func(op, path string) error]
+
+// Fault marks an access to a disk that tests make slow, or fail. In builds with
+// the tag "invariants" it calls what Misbehave has set, and the access fails with
+// the error that it returns, if any. Otherwise it does nothing.
+func Fault(op, path string) error {
+	if !Enabled {
+		return nil
+	}
+	if fn := faults.Load(); fn != nil {
+		return (*fn)(op, path)
+	}
+	return nil
+}
+
+// Misbehave makes every access to a disk call fn first, with what is done (open,
+// create, read, write or sync) and to which file, until the function it returns
+// is called.
+func Misbehave(fn func(op, path string) error) (end func()) {
+	faults.Store(&fn)
+	return func() { faults.Store(nil) }
 }
