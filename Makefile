@@ -99,6 +99,7 @@ soak: ## the seeded suites with hundreds of new seeds, then the auditor for SOAK
 	@[[ -d internal/sim ]] || { echo "internal/sim is not there yet"; exit 1; }
 	PAWL_SOAK=1 go test -count=1 -timeout 0 -tags $(TAGS) -run '^(TestAudit|TestStories)$$' ./consumer
 	PAWL_SOAK=$(SOAKTIME) go test -count=1 -timeout 0 -p 1 -tags $(TAGS) ./internal/sim/... ./broker
+	PAWL_SOAK=$(SOAKTIME) go test -count=1 -timeout 0 -tags $(TAGS) -run '^TestSuiteOnKilledBroker$$' ./messaging
 
 cover: ## coverage of all packages by all tests, in coverage.html
 	@go test -tags $(TAGS) -coverpkg ./... -coverprofile coverage.out ./...

@@ -101,42 +101,6 @@ func TestChannelConsumer(t *testing.T) {
 	})
 }
 
-// Stop with nobody who reads the channel, and with messages that nobody acks,
-// returns within its deadline; what was not settled comes again.
-func TestStopWithFullChannel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 1)
-		client := newClient(t, b, messaging.Config{DrainTimeout: 2 * time.Second})
-		c, err := client.NewConsumer("test", "worker")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		b.Publish(work, numbers("m", 100)...)
-		first := <-c.Messages()
-		<-c.Messages() // forgotten
-		if err := first.Ack(); err != nil {
-			t.Fatal(err)
-		}
-		b.Advance(time.Second)
-		start := time.Now()
-		c.Stop()
-		if took := time.Since(start); took > 4100*time.Millisecond {
-			t.Errorf("the stop took %v, want at most 2 s and 2 s", took)
-		}
-		if _, open := <-c.Messages(); open {
-			t.Error("the channel gave a message after the stop")
-		}
-		b.work("p1", messaging.Config{}, nil)
-		b.idle("p1")
-		if got := len(b.values()); got != 99 {
-			t.Errorf("%d messages came again, want the 99 that were not settled", got)
-		}
-	})
-}
-
 // C38, 8: a producer routes keys as every client does, takes what it says it
 // takes, and gives errors their class.
 func TestProducer(t *testing.T) {

@@ -20,8 +20,6 @@ import (
 var (
 	work    = topic.String("work")
 	letters = topic.Bytes("test.worker.dlq")
-	tier1   = topic.Bytes("test.worker.retry.1")
-	redrive = topic.Bytes("test.worker.redrive")
 )
 
 // bench is a cluster with workers in it and a record of what they handled.

@@ -5,15 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/pawlstream/pawl/consumertest"
 	"github.com/pawlstream/pawl/internal/devbroker"
-	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/pawlstream/pawl/messaging"
 	"github.com/pawlstream/pawl/topic"
 )
@@ -91,60 +88,6 @@ func TestRedriveRefused(t *testing.T) {
 			t.Errorf("redrive: %+v, %v; want 100 moved", res, err)
 		}
 	})
-}
-
-// A redrive that is ended at any moment, and begun again, sends every letter
-// exactly once: marking and publishing are one.
-func TestRedriveExactlyOnce(t *testing.T) {
-	if !invariants.Enabled {
-		t.Skip("crash points need the build tag invariants")
-	}
-	for _, point := range []string{"redrive-before", "redrive-after", "produce-before", "produce-after", "endtxn-sent", "endtxn-replied"} {
-		t.Run(point, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, 1)
-				deadLetters(t, b, 250)
-				ctx, cancel := context.WithCancel(context.Background())
-				defer cancel()
-				passes := 0
-				disarm := invariants.Arm(point, func() {
-					if passes++; passes == 2 {
-						b.Cut("letters")
-						cancel()
-					}
-				})
-				l := openLetters(t, b)
-				if res, err := l.Redrive(ctx, messaging.Query{}, messaging.Options{}); err == nil {
-					t.Errorf("the redrive was not ended: %+v", res)
-				}
-				disarm()
-				b.Heal("letters")
-				again, err := l.Redrive(context.Background(), messaging.Query{}, messaging.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if again.Moved >= 250 || again.Moved == 0 {
-					t.Errorf("the second redrive moved %d: want the rest", again.Moved)
-				}
-				times := make(map[string]int)
-				for _, e := range consumertest.CommittedEnvelopes(b.Cluster, redrive) {
-					times[string(e.Value)]++
-				}
-				for i := range 250 {
-					if v := fmt.Sprint("bad", i); times[v] != 1 {
-						t.Errorf("%s was redriven %d times, want once", v, times[v])
-					}
-				}
-				// And the consumer gets them.
-				b.work("p1", once, nil)
-				b.Advance(10 * time.Second)
-				b.idle("p1")
-				if got := len(b.values()); got != 250 {
-					t.Errorf("%d messages came back, want 250", got)
-				}
-			})
-		})
-	}
 }
 
 // Letters are chosen by what they are; discarded ones say so.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,67 +13,6 @@ import (
 	"github.com/pawlstream/pawl/consumertest"
 	"github.com/pawlstream/pawl/messaging"
 )
-
-// A partition that moves redelivers nothing that was settled, and late acks of
-// its old epoch are fenced.
-func TestMoveWithMessagesInHand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 2)
-		k := newKeep()
-		cfg := messaging.Config{Order: messaging.Unordered, DrainTimeout: time.Second}
-		b.work("p1", cfg, k.handle)
-		for n := range int32(2) {
-			b.publish(n, "k", numbers(fmt.Sprint("p", n, "-"), 50)...)
-		}
-		b.Until("all to be handed out", func() bool { return k.len() == 100 })
-		for n := range 2 {
-			for i := 0; i < 50; i += 2 {
-				if err := k.get(fmt.Sprint("p", n, "-", i)).Ack(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		moved := newKeep()
-		b.forget()
-		b.work("p2", cfg, moved.handle)
-		b.running(2, "p1", "p2")
-		b.Advance(10 * time.Second)
-		var got []string
-		for _, c := range b.calls() {
-			if c.process == "p2" {
-				got = append(got, c.value)
-			} else {
-				t.Errorf("%s was handled again by the process that kept its partition", c.value)
-			}
-		}
-		part := moved.get(got[0]).Partition()
-		var want []string
-		for i := 1; i < 50; i += 2 {
-			want = append(want, fmt.Sprint("p", part, "-", i))
-		}
-		slices.Sort(got)
-		slices.Sort(want)
-		if !slices.Equal(got, want) {
-			t.Errorf("the new owner was given %v\nwant %v", got, want)
-		}
-		if err := k.get(want[0]).Ack(); !errors.Is(err, messaging.ErrFenced) {
-			t.Errorf("a late ack: %v, want %v", err, messaging.ErrFenced)
-		}
-		for n := range 2 {
-			for i := 1; i < 50; i += 2 {
-				v := fmt.Sprint("p", n, "-", i)
-				if d := moved.get(v); d != nil {
-					if err := d.Ack(); err != nil {
-						t.Errorf("%s: %v", v, err)
-					}
-				} else if err := k.get(v).Ack(); err != nil {
-					t.Errorf("%s: %v", v, err)
-				}
-			}
-		}
-		b.idle("p1", "p2")
-	})
-}
 
 // C08: a partition that is lost and comes back to the same process is a new
 // epoch: what was unsettled is delivered in it, once, and the old is fenced.
@@ -119,71 +57,6 @@ func TestSamePartitionComesBack(t *testing.T) {
 			t.Errorf("an ack of the new epoch: %v", err)
 		}
 		b.idle("p1")
-	})
-}
-
-// A member that joins beside a handler that is stuck for ever has its
-// partitions within the drain deadline and a second, and nobody fails.
-func TestJoinBesideStuckHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 4)
-		release := make(chan struct{})
-		cfg := messaging.Config{DrainTimeout: 3 * time.Second}
-		b.work("p1", cfg, func(context.Context, messaging.Delivery) error {
-			<-release
-			return nil
-		})
-		for n := range int32(4) {
-			b.publish(n, "k", fmt.Sprint("m", n))
-		}
-		b.Until("all to be handed out", func() bool { return len(b.calls()) == 4 })
-		b.forget()
-		start := time.Now()
-		b.work("p2", cfg, nil)
-		b.Until("the new member to have its partitions", func() bool { return b.stats("p2").Acked == 2 })
-		if took := time.Since(start); took > 4*time.Second {
-			t.Errorf("that took %v, want at most the drain deadline of 3 s and 1 s", took)
-		}
-		if err := b.worker("p1").Health(); err != nil {
-			t.Errorf("health of the one with the stuck handler: %v", err)
-		}
-		// Those that are stuck are replaced: the process goes on with what it has.
-		close(release)
-		b.idle("p1", "p2")
-	})
-}
-
-// Stop returns within its deadline whatever handlers do, and fails nothing.
-func TestStopWithStuckHandlers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 2)
-		release := make(chan struct{})
-		defer close(release)
-		cfg := messaging.Config{DrainTimeout: 2 * time.Second, Order: messaging.Unordered}
-		b.work("p1", cfg, func(ctx context.Context, d messaging.Delivery) error {
-			switch d.Offset() % 3 {
-			case 0:
-				<-release // for ever, as far as anyone knows
-			case 1:
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return messaging.Later // forgotten
-		})
-		for n := range int32(2) {
-			b.publish(n, "k", numbers("m", 30)...)
-		}
-		b.Advance(time.Second)
-		start := time.Now()
-		if err := b.Stop("p1"); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(start); took > 4100*time.Millisecond {
-			t.Errorf("the stop took %v, want at most the drain deadline of 2 s and 2 s", took)
-		}
-		if n := len(consumertest.CommittedEnvelopes(b.Cluster, letters)) + len(consumertest.CommittedEnvelopes(b.Cluster, tier1)); n != 0 {
-			t.Errorf("%d messages were retried or dead-lettered by a stop", n)
-		}
 	})
 }
 
