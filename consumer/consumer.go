@@ -88,6 +88,30 @@ type BatchConsumer interface {
 	ConsumeBatch([]topic.Envelope, Shard, *topic.Publisher) error
 }
 
+// Prefetcher is implemented by a consumer with tables that hold more keys than
+// memory does, if messages tell by themselves which keys they are about to use.
+// Prefetch is given messages that are consumed next, and hands the keys to
+// [store.Table.Prefetch], for each table: what is not at hand is then read in the
+// order in which it is stored, not key by key in the order of the messages.
+//
+// It is a hint, whose only effect is on what is at hand. It is called with some
+// messages at least and 2,000 at most, all of one partition, in order, and only
+// while messages like them make the database look up keys: not where all keys are
+// at hand or new, nor for a message that comes by itself, as one does that is
+// consumed again after a failure. The messages may come again, or go to another
+// process, before they are consumed.
+//
+// It is to do no more than read: a write to the transaction answers
+// [store.ErrReadOnly], and nothing can be published. Its error, or a panic, fails
+// no message: it is logged and counted, the messages are consumed without it, and
+// it is called less for a while. So a message that can't be decoded is best met
+// with a return of the error: its Consume decides what that means.
+//
+// The slice, and raw keys, values and headers, end with the call.
+type Prefetcher interface {
+	Prefetch([]topic.Envelope, Shard) error
+}
+
 // TimerConsumer is implemented by a consumer that sets timers, with
 // [store.Transaction.SetTimer]. Fire is called for each timer at or after its
 // time, in a transaction that removes the timer: what Fire stores and publishes

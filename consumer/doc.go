@@ -6,10 +6,10 @@
 // become visible together or not at all, whatever crashes meanwhile.
 //
 // A program implements [Consumer], and may implement [Outputs], [BatchConsumer],
-// [TimerConsumer], [Filterer], [TableFilterer], [ShardIniter], [ShardHalter] and
-// [OptionsIniter] beside it. [Run] runs it; package pawl
-// turns it into a whole program with flags, signals and metrics; package
-// consumertest tests it without a broker.
+// [Prefetcher], [TimerConsumer], [Filterer], [TableFilterer], [ShardIniter],
+// [ShardHalter] and [OptionsIniter] beside it. [Run] runs it; package pawl turns it
+// into a whole program with flags, signals and metrics; package consumertest tests
+// it without a broker.
 //
 // Several processes of one application share the partitions among them. A
 // shard's state is kept in its database, and in a compacted changelog topic

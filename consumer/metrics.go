@@ -25,6 +25,7 @@ type metrics struct {
 	discarded     *prometheus.CounterVec
 	abandoned     prometheus.Counter
 	haltFailed    prometheus.Counter
+	aheadFailed   prometheus.Counter
 
 	lag, phase, running, stuck *prometheus.Desc
 }
@@ -57,6 +58,7 @@ func newMetrics(a *App) *metrics {
 		discarded:   counters("pawl_state_discarded_total", "Local copies of state discarded: by reason.", "reason"),
 		abandoned:   counter("pawl_abandoned_calls_total", "Calls of user code that did not return in time and were left to themselves, without HaltShard."),
 		haltFailed:  counter("pawl_halt_failures_total", "Calls of HaltShard that panicked."),
+		aheadFailed: counter("pawl_prefetch_failures_total", "Calls of Prefetch that failed or panicked."),
 		lag:         desc("pawl_lag_messages", "Messages not consumed, up to the last stable offset.", "shard"),
 		phase:       desc("pawl_shard_phase", "1 for the phase that the shard is in.", "shard", "phase"),
 		running:     desc("pawl_shards_running", "Shards that run in this process."),
@@ -66,7 +68,7 @@ func newMetrics(a *App) *metrics {
 
 func (m *metrics) counters() []prometheus.Collector {
 	return []prometheus.Collector{m.messages, m.commits, m.commitSeconds, m.aborts, m.failed, m.dropped, m.deadLetters, m.timers,
-		m.failures, m.fenced, m.restored, m.discarded, m.abandoned, m.haltFailed}
+		m.failures, m.fenced, m.restored, m.discarded, m.abandoned, m.haltFailed, m.aheadFailed}
 }
 
 // register registers the metrics, and returns what takes them back.

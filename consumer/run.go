@@ -336,6 +336,10 @@ func (r *incarnation) done(ctx context.Context, res result) error {
 	}
 	switch res.name {
 	case callConsume:
+		if res.ahead != nil {
+			r.log.Warn("messages are consumed without having been read ahead for", "error", res.ahead, stack(res.ahead))
+			r.s.app.metrics.aheadFailed.Inc()
+		}
 		r.backlog.advance(res.n)
 		r.pace.consumed += res.n
 		r.pace.full = r.pace.full || res.full

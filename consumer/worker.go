@@ -28,6 +28,7 @@ type worker struct {
 	limit    int64        // bytes of a transaction that close it
 	consumer Consumer
 	batch    []topic.Envelope // for a BatchConsumer
+	ahead    *ahead           // nil: it does not read ahead
 	owner    *store.Owner
 	sweep    *store.Sweep // nil: there is nothing to sweep for
 
@@ -58,10 +59,11 @@ type result struct {
 	timer   store.Timer // the last one that was taken
 	round   bool        // the sweep has come round
 	skipped bool        // the timer that was to be skipped was taken
+	ahead   error       // of Prefetch, whose failure fails no message
 }
 
 func newWorker(h *handle, c Consumer, owner *store.Owner, limit int64) *worker {
-	return &worker{h: h, consumer: c, owner: owner, sweep: NewSweep(owner, c), limit: limit, calls: make(chan call), results: make(chan result, 1)}
+	return &worker{h: h, consumer: c, owner: owner, ahead: newAhead(h, c, owner), sweep: NewSweep(owner, c), limit: limit, calls: make(chan call), results: make(chan result, 1)}
 }
 
 // start makes the calls, on a goroutine of its own, until calls is closed. Then it
@@ -139,7 +141,6 @@ func (w *worker) do(c call, r *result) {
 	case callSweep:
 		r.round, err = w.sweep.Step(c.max)
 	case callConsume:
-		w.h.publishing.Store(true)
 		err = w.consume(c.msgs, r)
 	}
 	r.err = err
@@ -154,19 +155,41 @@ const (
 	callSweep   = "Filter"
 )
 
-// consume gives the messages to Consume, or to ConsumeBatch, until one fails, the
-// transaction is full, or the owner asks for a return.
+// consume gives the messages to user code, and reads ahead for them if it can.
 func (w *worker) consume(msgs kafka.Messages, r *result) error {
+	if w.ahead == nil {
+		return w.consumeUntil(msgs, msgs.Len(), r)
+	}
+	for r.n < msgs.Len() {
+		w.index.Store(int64(r.n))
+		r.tried = min(prefetchMost, msgs.Len()-r.n) // of which none is to blame, should Prefetch end the goroutine
+		from := r.n
+		until, err := w.ahead.begin(msgs, from)
+		r.ahead = errors.Join(r.ahead, err)
+		err = w.consumeUntil(msgs, until, r)
+		w.ahead.end(r.n - from)
+		if err != nil || r.full || w.yield.Load() {
+			return err
+		}
+	}
+	return nil
+}
+
+// consumeUntil gives messages to Consume, or to ConsumeBatch, from the first that
+// is not consumed until one fails, the transaction is full, or the owner asks for
+// a return.
+func (w *worker) consumeUntil(msgs kafka.Messages, until int, r *result) error {
 	h, tx := w.h, w.h.tx
 	batches, _ := w.consumer.(BatchConsumer)
-	for i := 0; i < msgs.Len(); i = r.n {
+	h.publishing.Store(true)
+	for i := r.n; i < until; i = r.n {
 		w.index.Store(int64(i))
 		r.tried = 1
 		var err error
 		if batches == nil {
 			err = w.consumer.Consume(msgs.At(i), h, h.publisher)
 		} else {
-			w.fill(msgs, i)
+			w.fill(msgs, i, until)
 			r.tried = len(w.batch)
 			err = batches.ConsumeBatch(w.batch, h, h.publisher)
 		}
@@ -193,10 +216,10 @@ func (w *worker) consume(msgs kafka.Messages, r *result) error {
 const batchMax = 1_000
 
 // fill makes the batch that begins at one of the messages.
-func (w *worker) fill(msgs kafka.Messages, from int) {
+func (w *worker) fill(msgs kafka.Messages, from, until int) {
 	clear(w.batch)
 	w.batch = w.batch[:0]
-	for i := from; i < min(from+batchMax, msgs.Len()); i++ {
+	for i := from; i < min(from+batchMax, until); i++ {
 		w.batch = append(w.batch, msgs.At(i))
 	}
 }

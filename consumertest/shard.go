@@ -206,7 +206,9 @@ func (s *Shard) ConsumeEnvelope(e topic.Envelope) error {
 
 // ConsumeEnvelopes is ConsumeEnvelope for messages of one topic that are fetched
 // together: a [consumer.BatchConsumer] is given them as one batch, and another
-// one after the other.
+// one after the other. A [consumer.Prefetcher] is called before, if there is more
+// than one, each time. Its failure fails the test, unless a message fails as well:
+// an application would only log it.
 func (s *Shard) ConsumeEnvelopes(es ...topic.Envelope) error {
 	s.t.Helper()
 	if s.db == nil {
@@ -219,6 +221,26 @@ func (s *Shard) ConsumeEnvelopes(es ...topic.Envelope) error {
 			s.t.Fatalf("shard %s: a batch holds messages of topics %s and %s, and none does", s.id, es[0].TopicName(), es[i].TopicName())
 		}
 	}
+	ahead := s.readAhead(es)
+	if err := s.consumeAll(es); err != nil {
+		return err
+	}
+	if ahead != nil {
+		s.t.Errorf("Prefetch of shard %s for %d messages, all of which were consumed: %v%s", s.id, len(es), ahead, stack(ahead))
+	}
+	return nil
+}
+
+// readAhead calls Prefetch for messages, if there is something to it.
+func (s *Shard) readAhead(es []topic.Envelope) error {
+	p, ok := s.consumer.(consumer.Prefetcher)
+	if !ok || len(es) < 2 {
+		return nil
+	}
+	return s.db.ReadAhead(func() error { return call(func() error { return p.Prefetch(slices.Clone(es), s.handle) }) })
+}
+
+func (s *Shard) consumeAll(es []topic.Envelope) error {
 	if c, ok := s.consumer.(consumer.BatchConsumer); ok && len(es) > 0 {
 		err := s.publishing(func(p *topic.Publisher) error { return c.ConsumeBatch(es, s.handle, p) })
 		if err != nil {

@@ -268,3 +268,72 @@ func TestShardFailsTest(t *testing.T) {
 		})
 	}
 }
+
+// reader reads ahead for messages that come together.
+type reader struct {
+	journal
+	keys  []string
+	fails error
+}
+
+var readerCounts = store.NewTable("reader-counts", store.String, store.Int64)
+
+func (r *reader) Prefetch(es []topic.Envelope, s consumer.Shard) error {
+	var keys []string
+	for _, e := range es {
+		keys = append(keys, string(e.Key))
+	}
+	r.keys = append(r.keys, keys...)
+	if err := readerCounts.Put(s.Transaction(), "x", 1); !errors.Is(err, store.ErrReadOnly) {
+		return fmt.Errorf("a write while reading ahead: %v; want ErrReadOnly", err)
+	}
+	return errors.Join(r.fails, readerCounts.Prefetch(s.Transaction(), keys))
+}
+
+// Prefetch is called before messages that come together. Its error is the test's
+// business if nothing else fails.
+func TestShardReadsAhead(t *testing.T) {
+	r := &reader{journal: journal{topics: []*topic.Description{words.Description}}}
+	r.consume = func(e topic.Envelope, s consumer.Shard, _ *topic.Publisher) error {
+		if string(e.Key) == "bad" {
+			return errors.New("refused")
+		}
+		_, err := readerCounts.Update(s.Transaction(), string(e.Key), func(n int64) int64 { return n + 1 })
+		return err
+	}
+	tb := &recorder{TB: t}
+	s := consumertest.NewShard(tb, r)
+	of := func(keys ...string) (es []topic.Envelope) {
+		for _, k := range keys {
+			es = append(es, topic.Envelope{Topic: words.Description, Key: []byte(k)})
+		}
+		return es
+	}
+	s.Consume(words, "alone", "v")
+	if err := s.ConsumeEnvelopes(of("a", "b", "a")...); err != nil {
+		t.Fatal(err)
+	}
+	s.Commit()
+	diff(t, "keys that were read ahead", r.keys, []string{"a", "b", "a"})
+	r.fails = errors.New("no keys")
+	if err := s.ConsumeEnvelopes(of("a", "bad")...); err == nil {
+		t.Error("a message that fails did not")
+	}
+	diff(t, "errors of the test", tb.errors, nil)
+	if err := s.ConsumeEnvelopes(of("a", "b")...); err != nil {
+		t.Fatal(err)
+	}
+	if len(tb.errors) != 1 || !strings.Contains(tb.errors[0], "no keys") {
+		t.Errorf("errors of the test are %q, want that of Prefetch", tb.errors)
+	}
+}
+
+// recorder keeps errors of a test.
+type recorder struct {
+	testing.TB
+	errors []string
+}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+}

@@ -163,7 +163,8 @@ func (d *database) get(from pebble.Reader, key, dst []byte) (val []byte, ok bool
 // third. It sees the database as it was at the first key after the last drop,
 // and keeps that alive.
 type point struct {
-	it *pebble.Iterator
+	it      *pebble.Iterator
+	lookups int64 // that it was asked for and could not answer without the iterator
 }
 
 // get appends the stored value of a key to dst.
@@ -175,6 +176,9 @@ func (p *point) get(d *database, from pebble.Reader, key, dst []byte) (val []byt
 	missing := now && d.exists.missing(key)
 	if missing && !invariants.Enabled {
 		return nil, false, nil
+	}
+	if !missing {
+		p.lookups++
 	}
 	if p.it == nil {
 		if err := d.whole(from); err != nil {

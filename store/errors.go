@@ -8,7 +8,8 @@ var (
 	ErrFenced = errors.New("shard is fenced")
 	// ErrSealed answers a write to a transaction that is being committed.
 	ErrSealed = errors.New("transaction is sealed")
-	// ErrReadOnly answers a write to the transaction of a View.
+	// ErrReadOnly answers a write to the transaction of a View, and to a shard's
+	// while its code reads ahead.
 	ErrReadOnly = errors.New("transaction is read-only")
 	// ErrNoMerge answers a Merge without Options.Merge.
 	ErrNoMerge = errors.New("no merge function: set Options.Merge")

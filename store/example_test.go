@@ -178,3 +178,32 @@ func ExampleTable_In() {
 	fmt.Println(n, err)
 	// Output: 42 <nil>
 }
+
+// Keys that are about to be used are read in one go, in the order in which they are
+// stored. What comes of them is the same as without.
+func ExampleTable_Prefetch() {
+	dir, err := os.MkdirTemp("", "shard")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	shard, err := store.Open(store.Config{Dir: dir})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shard.Close()
+
+	tx := shard.Transaction()
+	message := []string{"to", "be", "or", "not", "to", "be"}
+	if err := words.Prefetch(tx, message); err != nil {
+		log.Fatal(err)
+	}
+	for _, word := range message {
+		n, err := words.Update(tx, word, func(n int64) int64 { return n + 1 })
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Print(word, "=", n, " ")
+	}
+	// Output: to=1 be=1 or=1 not=1 to=2 be=2
+}

@@ -41,6 +41,7 @@ type Transaction struct {
 	arena   arena // of the bytes that Seal returns
 	names   names
 	sorter  sorter
+	ahead   ahead // of a Prefetch
 	sealed  []Change
 	scratch []byte // for keys on their way to the database
 	full    []byte // for a table's keys, with the prefix
@@ -55,6 +56,7 @@ const (
 	stateSealed
 	stateReadOnly
 	stateClosed
+	stateAhead // the shard's code reads ahead, and is to do no more
 
 	stateUnreadable = stateFenced | stateClosed
 )
@@ -91,7 +93,7 @@ func stateError(s uint32) error {
 		return ErrFenced
 	case s&stateClosed != 0:
 		return ErrClosed
-	case s&stateReadOnly != 0:
+	case s&(stateReadOnly|stateAhead) != 0:
 		return ErrReadOnly
 	default:
 		return ErrSealed
