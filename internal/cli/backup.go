@@ -13,10 +13,12 @@ import (
 
 	"github.com/pawlstream/pawl/broker"
 	"github.com/pawlstream/pawl/internal/admin"
+	"github.com/pawlstream/pawl/internal/config"
 )
 
 func newBackupCommand() *cobra.Command {
 	var dir, to string
+	var own *ownSettings
 	cmd := &cobra.Command{
 		Use:   "backup --dir DIR --to DIR",
 		Short: "Copy a broker's data, also while it runs",
@@ -25,9 +27,15 @@ yet. pawl serve starts from the copy as it does from the original.
 
 A broker that runs goes on meanwhile: the process that has the directory makes
 the copy. On one disk the copy shares files with the original and is made at
-once; for a copy that outlives the disk, copy it on to another.`,
+once; for a copy that outlives the disk, copy it on to another.
+
+Each flag has a variable and a key in pawl.yaml: PAWL_DIR and dir for --dir, as
+pawl serve has. A flag wins over its variable, and that over the file.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := own.load(os.Environ()); err != nil {
+				return err
+			}
 			switch {
 			case dir == "":
 				return usagef(cmd, "--dir is not set: name the directory of the broker's data")
@@ -43,9 +51,10 @@ once; for a copy that outlives the disk, copy it on to another.`,
 			return nil
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&dir, "dir", "", "the directory of the broker's data")
-	f.StringVar(&to, "to", "", "the directory that the copy goes to, which is not there yet")
+	own = addOwn(cmd, []config.Setting{
+		{Name: "dir", Value: config.Path(&dir, "DIR"), Help: "the directory of the broker's data"},
+		{Name: "to", Value: config.Path(&to, "DIR"), Help: "the directory that the copy goes to, which is not there yet"},
+	})
 	return cmd
 }
 

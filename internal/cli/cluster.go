@@ -71,7 +71,7 @@ func (c *clusterSettings) load(env []string) (cluster.Cluster, error) {
 // used where no brokers are named.
 func (c *clusterSettings) settings(env []string, current bool) (*config.Loaded, error) {
 	c.cluster, c.tls = cluster.Cluster{}, config.TLSFiles{}
-	loaded, err := c.read(config.Input{Env: env, Others: slices.Concat(config.Names, serveNames), Current: current})
+	loaded, err := c.read(config.Input{Env: env, Others: slices.Concat(config.Names, brokerNames), Current: current})
 	if err != nil {
 		return nil, usageError{err, c.cmd}
 	}

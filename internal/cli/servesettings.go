@@ -38,12 +38,8 @@ type serveConfig struct {
 	level  slog.Level
 	format string
 
-	read   func(config.Input) (*config.Loaded, error)
-	output string // how --print-config prints
+	own *ownSettings
 }
-
-// serveNames are the settings that serve has and no program.
-var serveNames = []string{"dir", "free-space", "set", "tls-client-ca", "unsynced", "users"}
 
 // table are the settings of serve, each with a flag, a variable and a key.
 func (c *serveConfig) table() []config.Setting {
@@ -99,31 +95,13 @@ func parseLogLevel(text string) (level slog.Level, err error) {
 	return 0, errors.New("want debug, info, warn or error")
 }
 
-func (c *serveConfig) add(cmd *cobra.Command) {
-	c.read = config.AddFlags(cmd.Flags(), c.table())
-	cmd.Flags().StringVarP(&c.output, "output", "o", "yaml", "how --print-config prints: yaml or json")
-	cmd.PreRunE = printing(func() (*config.Loaded, error) { return c.settings(cmd, os.Environ()) })
-}
-
-func (c *serveConfig) settings(cmd *cobra.Command, env []string) (*config.Loaded, error) {
-	if c.output != "yaml" && c.output != "json" {
-		return nil, usagef(cmd, "--output %q: want yaml or json", c.output)
-	}
-	loaded, err := c.read(config.Input{Env: env, Others: config.Names})
-	if err != nil {
-		return nil, usageError{err, cmd}
-	}
-	return loaded, nil
-}
+func (c *serveConfig) add(cmd *cobra.Command) { c.own = addOwn(cmd, c.table()) }
 
 // load fills the settings in, and returns how they say that the broker runs.
 func (c *serveConfig) load(cmd *cobra.Command, env []string) (b broker.Config, err error) {
-	loaded, err := c.settings(cmd, env)
+	loaded, err := c.own.load(env)
 	if err != nil {
 		return b, err
-	}
-	if cmd.Flags().Changed("output") {
-		return b, usagef(cmd, "--output is for --%s, which is not set", config.PrintSetting)
 	}
 	return c.brokerConfig(cmd, loaded.Named)
 }
@@ -148,14 +126,10 @@ func (c *serveConfig) brokerConfig(cmd *cobra.Command, named func(string) string
 	}
 	b = broker.Config{
 		Listen: c.listen, Advertise: c.advertise, Unsynced: c.unsynced, Memory: c.memory, FreeSpace: c.freeSpace,
-		Insecure: c.insecure || c.clientCA != "", Settings: make(map[string]string),
+		Insecure: c.insecure || c.clientCA != "",
 	}
-	for _, s := range c.set {
-		name, value, _ := strings.Cut(s, "=")
-		if _, twice := b.Settings[name]; twice {
-			return b, usagef(cmd, "%s names %s twice", named("set"), name)
-		}
-		b.Settings[name] = value
+	if b.Settings, err = brokerSettings(cmd, c.set, named); err != nil {
+		return b, err
 	}
 	if b.TLS, err = c.tls(named); err != nil {
 		return b, err
@@ -166,6 +140,19 @@ func (c *serveConfig) brokerConfig(cmd *cobra.Command, named func(string) string
 		}
 	}
 	return b, nil
+}
+
+// brokerSettings are the pairs that set names.
+func brokerSettings(cmd *cobra.Command, pairs []string, named func(string) string) (map[string]string, error) {
+	settings := make(map[string]string)
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		if _, twice := settings[name]; twice {
+			return nil, usagef(cmd, "%s names %s twice", named("set"), name)
+		}
+		settings[name] = value
+	}
+	return settings, nil
 }
 
 // tls reads the certificates, and returns nil if there are none.
