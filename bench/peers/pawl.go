@@ -56,6 +56,16 @@ type counter struct {
 func (c counter) Topics() []*topic.Description  { return []*topic.Description{c.input.Description} }
 func (c counter) Outputs() []*topic.Description { return []*topic.Description{c.output.Description} }
 
+// Prefetch is called for keys that are stored and not at hand: not in the
+// workloads that there are, whose keys are at hand or new.
+func (c counter) Prefetch(es []topic.Envelope, s consumer.Shard) error {
+	keys := make([]string, len(es))
+	for i, e := range es {
+		keys[i] = string(e.Key)
+	}
+	return counts.Prefetch(s.Transaction(), keys)
+}
+
 func (c counter) Consume(e topic.Envelope, s consumer.Shard, _ *topic.Publisher) error {
 	_, err := counts.Update(s.Transaction(), string(e.Key), func(n int64) int64 { return n + 1 })
 	return err

@@ -23,6 +23,15 @@ func TestCurve(t *testing.T) {
 	}
 }
 
+// A run has time for what it is to do, on a slow machine too.
+func TestThroughputTime(t *testing.T) {
+	for messages, want := range map[int]time.Duration{0: 2 * time.Minute, 50_000: 130 * time.Second, 5_000_000: 1120 * time.Second} {
+		if got := throughputTime(messages); got != want {
+			t.Errorf("throughputTime(%d) = %v, want %v", messages, got, want)
+		}
+	}
+}
+
 func TestMedianAndNumbers(t *testing.T) {
 	all := []figures{{peak: 3 << 20}, {peak: 1 << 20}, {peak: 2 << 20}}
 	if got := median(all, peakMB); got != 2 {

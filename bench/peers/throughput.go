@@ -40,12 +40,22 @@ func (f figures) String() string {
 // sampling is how often a run is looked at.
 const sampling = 50 * time.Millisecond
 
-// throughputTime bounds a run.
-const throughputTime = 5 * time.Minute
+// A run that has stopped going forward is ended, and one that goes slowly, on a
+// machine that others use as well, is not.
+const (
+	startTime   = 2 * time.Minute // for a process to start
+	slowestRate = 5_000           // messages a second
+)
+
+// throughputTime bounds a run over so many messages.
+func throughputTime(messages int) time.Duration {
+	return startTime + time.Duration(messages)*time.Second/slowestRate
+}
 
 // throughput runs a peer over the whole input once.
 func (b bench) throughput(ctx context.Context, w workload, p peer) (f figures, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, throughputTime, fmt.Errorf("not done within %v", throughputTime))
+	limit := throughputTime(w.input.messages)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v, which is %v for the start and a second for each %d messages", limit, startTime, slowestRate))
 	defer cancel()
 	meter, err := b.newMeter()
 	if err != nil {
@@ -58,6 +68,7 @@ func (b bench) throughput(ctx context.Context, w workload, p peer) (f figures, e
 	defer func() { err = errors.Join(err, s.close()) }()
 
 	var c curve
+	var n int64
 	tick := time.NewTicker(sampling)
 	defer tick.Stop()
 	for {
@@ -66,11 +77,10 @@ func (b bench) throughput(ctx context.Context, w workload, p peer) (f figures, e
 		case <-s.ended:
 			return f, errors.Join(errors.New("the process ended by itself"), s.end())
 		case <-ctx.Done():
-			return f, fmt.Errorf("%w; it said:\n%s", context.Cause(ctx), s.stderr.text())
+			return f, fmt.Errorf("%d of %d messages are committed: %w; it said:\n%s", n, w.input.messages, context.Cause(ctx), s.stderr.text())
 		}
-		n, err := s.progress(ctx)
-		if err != nil {
-			return f, fmt.Errorf("look how far it is: %w", err)
+		if n, err = s.progress(ctx); err != nil {
+			return f, fmt.Errorf("look how far it is, after %d messages: %w", n, errors.Join(err, context.Cause(ctx)))
 		}
 		u, err := s.usage()
 		if err != nil {
