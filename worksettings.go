@@ -85,7 +85,7 @@ func (s *workSettings) table() []config.Setting {
 		{Name: "handler-timeout", Value: config.Duration(&s.HandlerTimeout), Unset: "no limit", Help: "time after which a handler's context ends"},
 		{Name: "max-unsettled", Value: config.Int(&s.MaxUnsettled, 1), Default: "10000", Help: "messages of a partition that are read and not settled, above which it is read no further"},
 		{Name: "max-span", Value: config.Int(&s.MaxSpan, 1), Default: "100000", Help: "and messages from the oldest of them to the last"},
-		{Name: "max-bytes", Value: config.Bytes(&s.MaxBytes), Unset: "32MiB, or a sixteenth of --memory if that is less", Help: "and their size"},
+		{Name: "max-bytes", Value: config.Bytes(&s.MaxBytes), Unset: "a quarter of --memory", Help: "size of messages that are fetched and not settled, of all partitions together"},
 
 		{Name: "retry-attempts", Value: config.Int(&s.Retry.InPlace, 1), Default: "3", Help: "attempts before a message goes to the first delay topic, the first among them"},
 		{Name: "retry-backoff-min", Value: config.Duration(&s.Retry.BackoffMin), Default: "100ms", Help: "time between these attempts, at first"},
@@ -119,7 +119,7 @@ func (s *workSettings) load(o Options) error {
 	s.named(&s.Application, o)
 	s.budget(&s.memory, o)
 	if s.MaxBytes == 0 {
-		s.MaxBytes = min(32<<20, s.memory/16)
+		s.MaxBytes = s.memory / 4
 		s.loaded.Derive("max-bytes", sizeText(s.MaxBytes), "by --memory")
 	}
 	errs = append(errs, s.reach(&s.Cluster, s.tls), s.reachLetters())

@@ -25,7 +25,7 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 		f.Recycle()
 		return true
 	}
-	s.brought = time.Now()
+	s.brought, s.last = time.Now(), sizeOf(f)
 	if s.scanEnd >= 0 {
 		enough = p.scanLocked(s, f)
 		p.mu.Unlock()
@@ -53,7 +53,7 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 			if s.tier != streamInput {
 				s.next = max(s.next, f.Next)
 			}
-			p.fullLocked(s)
+			p.boundLocked(s)
 		}
 		offer := p.offerLocked()
 		p.mu.Unlock()
@@ -68,8 +68,8 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 }
 
 // arriveAllLocked takes some of the messages, and puts them in a solo chunk, if
-// one is given.
-func (p *partition) arriveAllLocked(s *stream, ms kafka.Messages, from, to int, into *chunk) {
+// one is given. It returns the size of those that were not read before.
+func (p *partition) arriveAllLocked(s *stream, ms kafka.Messages, from, to int, into *chunk) (size int64) {
 	slab := make([]delivery, to-from) // which live about equally long
 	for i := from; i < to; i++ {
 		e := ms.At(i)
@@ -85,7 +85,9 @@ func (p *partition) arriveAllLocked(s *stream, ms kafka.Messages, from, to int, 
 		}
 		d.seq = seq
 		s.next = e.Offset + 1
-		s.bytes += d.size()
+		n := d.size()
+		size += n
+		s.bytes += n
 		if s.isRestored(e.Offset) {
 			p.settleLocked(d)
 			continue
@@ -100,6 +102,7 @@ func (p *partition) arriveAllLocked(s *stream, ms kafka.Messages, from, to int, 
 		}
 		p.arriveLocked(d)
 	}
+	return size
 }
 
 // arriveLocked puts a message that was read where it belongs.

@@ -57,9 +57,16 @@ type Config struct {
 	Concurrency int // handlers that run at once: 16
 
 	// Limits per partition, above which it is fetched no further.
-	MaxUnsettled int   // messages that were read and are not settled: 10,000
-	MaxSpan      int   // messages from the oldest unsettled one to the last that was read: 100,000
-	MaxBytes     int64 // of messages that are not settled: 32 MiB
+	MaxUnsettled int // messages that were read and are not settled: 10,000
+	MaxSpan      int // messages from the oldest unsettled one to the last that was read: 100,000
+
+	// MaxBytes is the limit of all partitions in this process together: the
+	// bytes of messages that were fetched and are not settled. Half of it is
+	// promised to the partitions and their delay topics in equal shares, and half
+	// lent to those that need more, so that none can take another's room. A
+	// message that is larger than a share is let in when nothing else of its
+	// topic is there. Default: 128 MiB.
+	MaxBytes int64
 
 	// RateLimit is how many messages a second are given to handlers in this
 	// process. 0: no limit.
@@ -207,7 +214,7 @@ func (c Config) withDefaults() Config {
 	c.Concurrency = cmp.Or(c.Concurrency, 16)
 	c.MaxUnsettled = cmp.Or(c.MaxUnsettled, 10_000)
 	c.MaxSpan = cmp.Or(c.MaxSpan, 100_000)
-	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 128<<20)
 	c.Retry.InPlace = cmp.Or(c.Retry.InPlace, 3)
 	c.Retry.BackoffMin = cmp.Or(c.Retry.BackoffMin, 100*time.Millisecond)
 	c.Retry.BackoffMax = cmp.Or(c.Retry.BackoffMax, max(5*time.Second, c.Retry.BackoffMin))

@@ -41,6 +41,7 @@ const (
 	fetchStop                   // read it no more
 	fetchCheck                  // pause or resume it, as it wants
 	fetchLook                   // ask what there is where it stands
+	fetchSize                   // the size of a fetch of any stream has changed
 )
 
 const (
@@ -67,6 +68,9 @@ func (f *fetcher) changed(s *stream) {
 
 // look asks what there is where a stream stands that brings nothing.
 func (f *fetcher) look(s *stream) { f.order(order{fetchLook, s}) }
+
+// resize says that the size of a fetch of a stream has changed.
+func (f *fetcher) resize() { f.order(order{deed: fetchSize}) }
 
 func (f *fetcher) stop(s *stream) { f.order(order{fetchStop, s}) }
 
@@ -104,11 +108,14 @@ func (f *fetcher) run(ctx context.Context) {
 			cancel()
 			f.awaitRoom(ctx, orders)
 			for _, o := range orders {
-				if o.deed == fetchLook {
+				switch o.deed {
+				case fetchLook:
 					looks.Go(func() { f.lookAt(ctx, o.s) })
-					continue
+				case fetchSize:
+					f.reader.LimitPartition(int(f.w.allotment.fetch()))
+				default:
+					f.obey(o)
 				}
-				f.obey(o)
 			}
 			continue
 		}

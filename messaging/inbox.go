@@ -1,6 +1,9 @@
 package messaging
 
-import "github.com/pawlstream/pawl/internal/kafka"
+import (
+	"github.com/pawlstream/pawl/internal/invariants"
+	"github.com/pawlstream/pawl/internal/kafka"
+)
 
 // inbox is messages of the input that were fetched and not read yet. Whoever is
 // about to handle some reads them out of it, a few at a time: so what handlers
@@ -9,11 +12,12 @@ import "github.com/pawlstream/pawl/internal/kafka"
 type inbox struct {
 	parts []kafka.FetchedPart
 	at    int   // how many messages of the first part were read
+	left  int64 // size of the others of the first part
 	count int   // messages that were not read
-	bytes int64 // of the parts
+	bytes int64 // their size, as that of deliveries
 }
 
-// The inbox's limits. It also counts for those of the stream in bytes.
+// The inbox's limits. It also counts for what the stream holds.
 const (
 	inboxMax = 32 << 10 // messages, above which no more is fetched
 	readMax  = 256      // messages that are read at once
@@ -23,7 +27,20 @@ const (
 func (b *inbox) add(f kafka.FetchedPart) {
 	b.parts = append(b.parts, f)
 	b.count += f.Len()
-	b.bytes += int64(f.Bytes)
+	b.bytes += sizeOf(&f)
+	if len(b.parts) == 1 {
+		b.left = sizeOf(&f)
+	}
+}
+
+// sizeOf is what messages count for in limits of bytes.
+func sizeOf(f *kafka.FetchedPart) int64 { return int64(f.Bytes) + int64(f.Len())*deliveryOverhead }
+
+// pass goes past the next messages of the first part, which were read and have
+// that size.
+func (b *inbox) pass(n int, size int64) {
+	invariants.Check(size <= b.left, "messages of %d bytes were read, and there were %d", size, b.left)
+	b.at, b.count, b.left, b.bytes = b.at+n, b.count-n, b.left-size, b.bytes-size
 }
 
 // next returns the offset after all that was fetched; 0 when it is empty.
@@ -37,12 +54,14 @@ func (b *inbox) next() int64 {
 // shift lets go of the first part.
 func (b *inbox) shift() {
 	b.count -= b.parts[0].Len() - b.at
-	b.bytes -= int64(b.parts[0].Bytes)
+	b.bytes -= b.left
 	b.parts[0].Recycle()
 	b.parts[0] = kafka.FetchedPart{}
-	b.parts, b.at = b.parts[1:], 0
+	b.parts, b.at, b.left = b.parts[1:], 0, 0
 	if len(b.parts) == 0 {
 		b.parts = nil
+	} else {
+		b.left = sizeOf(&b.parts[0])
 	}
 }
 
@@ -79,8 +98,7 @@ func (p *partition) fillLocked(enough int) {
 	}
 	if read > 0 {
 		s := p.mu.streams[streamInput]
-		p.fullLocked(s)
-		p.roomLocked(s)
+		p.boundLocked(s)
 	}
 }
 
@@ -90,8 +108,9 @@ func (p *partition) readLocked(s *stream, n int, into *chunk) {
 	for b := &s.inbox; n > 0; {
 		f := &b.parts[0]
 		k := min(n, f.Len()-b.at)
-		p.arriveAllLocked(s, f.Messages, b.at, b.at+k, into)
-		b.at, b.count, n = b.at+k, b.count-k, n-k
+		size := p.arriveAllLocked(s, f.Messages, b.at, b.at+k, into)
+		b.pass(k, size)
+		n -= k
 		p.passPartsLocked(s)
 	}
 }

@@ -175,6 +175,9 @@ func (p *partition) choresLocked(now time.Time) {
 		p.mu.rounds, p.mu.careful = 0, false // it has not crashed
 	}
 	for _, s := range p.mu.streams {
+		if s.want || s.noted != s.held() {
+			p.noteLocked(s) // others may have given back what it could have
+		}
 		if w := s.window; w.n > 0 {
 			d := w.at(0).d
 			if d != nil && d.handed != nil && !d.logged && d.state.Load() == pending && now.Sub(*d.handed) >= p.w.cfg.StuckAfter {
@@ -272,7 +275,9 @@ func (p *partition) fence(cause error) {
 	if was != phaseFenced {
 		close(p.gone)
 	}
+	p.w.allotment.remove(p.mu.streams...)
 	p.mu.Unlock()
+	p.w.fetch.resize()
 	p.cancel(cause)
 	p.w.fetch.drop(p)
 	if was != phaseFenced {
@@ -284,6 +289,7 @@ func (p *partition) fence(cause error) {
 func (p *partition) letGoLocked() {
 	for _, s := range p.mu.streams {
 		s.inbox.clear()
+		p.noteLocked(s)
 	}
 }
 

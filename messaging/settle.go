@@ -190,21 +190,37 @@ func (p *partition) movedLocked(d *delivery, hop, tier int) {
 	p.settleLocked(d)
 }
 
-// fullLocked has a stream fetched no further that is full.
-func (p *partition) fullLocked(s *stream) {
-	if !s.want && s.isFull(&p.w.cfg) {
-		s.want = true
-		s.full = time.Now()
-		p.w.fetch.changed(s)
+// roomLocked is boundLocked for a stream that can only have more room. What is
+// settled message by message is noted when it is worth it.
+func (p *partition) roomLocked(s *stream) {
+	if s.want || s.noted-s.held() >= p.w.allotment.step.Load() {
+		p.boundLocked(s)
 	}
 }
 
-// roomLocked has a stream fetched again that has room again.
-func (p *partition) roomLocked(s *stream) {
-	if s.want && s.underLimit(&p.w.cfg) {
-		s.want = false
-		p.w.fetch.changed(s)
+// boundLocked has a stream fetched no further when a limit is reached, or again
+// when there is room, as far as there is news of that.
+func (p *partition) boundLocked(s *stream) {
+	held := s.held()
+	more := held > s.noted || s.noted-held >= p.w.allotment.step.Load()
+	if !more && s.over == s.isOver(&p.w.cfg) && (held > 0 || !s.want) {
+		return
 	}
+	p.noteLocked(s)
+}
+
+// noteLocked tells the allotment what a stream holds, and does as it says.
+func (p *partition) noteLocked(s *stream) {
+	s.over, s.noted = s.isOver(&p.w.cfg), s.held()
+	open := p.w.allotment.note(&s.account, s.noted, s.last, !s.over)
+	if open == !s.want {
+		return
+	}
+	s.want = !open
+	if s.want {
+		s.full = time.Now()
+	}
+	p.w.fetch.changed(s)
 }
 
 // ack is Delivery.Ack.

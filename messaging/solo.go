@@ -43,8 +43,7 @@ func (p *partition) takeSoloLocked(most int, now *time.Time) *chunk {
 		return nil
 	}
 	p.mu.solo = c
-	p.fullLocked(s)
-	p.roomLocked(s)
+	p.boundLocked(s)
 	return c
 }
 

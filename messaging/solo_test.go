@@ -29,11 +29,12 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 	s := p.mu.streams[streamInput]
 	n := rapid.IntRange(1, 300).Draw(rt, "messages")
 	keys := rapid.IntRange(1, 20).Draw(rt, "keys")
-	es := make([]topic.Envelope, n)
+	es, size := make([]topic.Envelope, n), 0
 	for i := range es {
 		es[i] = topic.Envelope{Offset: int64(i), Key: fmt.Append(nil, rapid.IntRange(1, keys).Draw(rt, "key"))}
+		size += len(es[i].Key)
 	}
-	p.push(s, &kafka.FetchedPart{PartBatch: kafka.PartBatch{Count: n, Next: int64(n)}, Messages: kafka.MessagesOf(s.desc, es...)})
+	p.push(s, &kafka.FetchedPart{PartBatch: kafka.PartBatch{Count: n, Next: int64(n)}, Messages: kafka.MessagesOf(s.desc, es...), Bytes: size})
 	solos, acked := 0, make(map[int64]int)
 	var running []*chunk
 	ended := make(map[*chunk]int64) // how many of its messages a handler has come to
@@ -116,11 +117,15 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 		}
 		switch rapid.SampledFrom(can).Draw(rt, "do") {
 		case "take":
+			held := s.held()
 			if c, _ := p.take(rapid.SampledFrom([]int{1, 20, 100}).Draw(rt, "most")); c != nil {
 				running = append(running, c)
 				if c.solo {
 					solos++
 				}
+			}
+			if got := s.held(); got != held {
+				rt.Fatalf("the stream holds %d bytes after messages were read, and held %d before", got, held)
 			}
 		case "due":
 			p.mu.Lock()
@@ -165,6 +170,9 @@ func soloKeepsOrder(t *testing.T, rt *rapid.T, order Order) {
 		if acked[at] != 1 {
 			rt.Fatalf("offset %d was acked %d times after %d solo chunks", at, acked[at], solos)
 		}
+	}
+	if s.held() != 0 {
+		rt.Fatalf("the stream holds %d bytes, and all is settled", s.held())
 	}
 	if s.position() != int64(n) || p.mu.out != 0 || len(p.mu.lanes) != p.mu.idle {
 		rt.Fatalf("at %d of %d, with %d out and %d lanes of which %d are idle", s.position(), n, p.mu.out, len(p.mu.lanes), p.mu.idle)

@@ -49,6 +49,7 @@ type PartitionStats struct {
 	InFlight int   // given to a handler and not settled
 	Backlog  int64 // read and not settled, in all its topics
 	Delayed  int   // of these, waiting until they are due
+	Bytes    int64 // fetched and not settled, in all its topics: see Config.MaxBytes
 	Held     int64 // in delay topics, as far as they hold back a key or are held back
 	Full     bool  // a limit is reached: it is fetched no further
 	Unsaved  int   // settled messages that the last commit had no room for
@@ -111,6 +112,7 @@ func (p *partition) stats() (PartitionStats, bool) {
 	for _, s := range p.mu.streams {
 		st.Backlog += s.window.unsettled
 		st.Unsaved += s.overflow
+		st.Bytes += s.held()
 		st.Full = st.Full || s.want
 		if s.tier != streamInput {
 			continue

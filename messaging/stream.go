@@ -32,10 +32,15 @@ type stream struct {
 	seen     int64 // what is below it may have been handled by an owner before
 	bytes    int64 // of messages that were read and are not settled
 
+	account account // of the worker's allotment
+	noted   int64   // how much it holds, as far as the allotment knows
+	last    int64   // how much its last fetch has brought
+
 	scanEnd int64     // while it is scanned: to where; else -1
 	scanned int64     // and how far it is
 	brought time.Time // when something was read last, or looked for
 
+	over         bool // a limit in messages is reached
 	want, paused bool // it is to be fetched no further; it is not
 	full         time.Time
 
@@ -103,10 +108,17 @@ func (s *stream) commit(rounds uint64) kafka.Committed {
 	return kafka.Committed{Offset: at.offset, Metadata: text}
 }
 
-// isFull says whether the stream is to be fetched no further.
-func (s *stream) isFull(c *Config) bool {
+// held is what the stream counts for in the worker's limit of bytes: to be read
+// changes nothing about that.
+func (s *stream) held() int64 { return s.inbox.bytes + s.bytes }
+
+// isOver says whether the stream is to be fetched no further for its limits in
+// messages. Once it is, it has to be under them by some.
+func (s *stream) isOver(c *Config) bool {
 	switch {
-	case s.inbox.count >= inboxMax, s.bytes+s.inbox.bytes >= c.MaxBytes:
+	case s.over:
+		return !s.underLimit(c)
+	case s.inbox.count >= inboxMax:
 		return true
 	case s.tier == streamInput && s.inbox.count == 0:
 		return false
@@ -116,10 +128,10 @@ func (s *stream) isFull(c *Config) bool {
 
 // overLimit says whether no more messages may be read.
 func (s *stream) overLimit(c *Config) bool {
-	return s.window.unsettled >= int64(c.MaxUnsettled) || s.window.span() >= c.MaxSpan || s.bytes >= c.MaxBytes
+	return s.window.unsettled >= int64(c.MaxUnsettled) || s.window.span() >= c.MaxSpan
 }
 
 // underLimit says whether there is room again.
 func (s *stream) underLimit(c *Config) bool {
-	return s.inbox.count <= inboxMax/2 && s.bytes+s.inbox.bytes <= c.MaxBytes/2 && s.window.unsettled <= int64(c.MaxUnsettled)/2 && s.window.span() <= c.MaxSpan-c.MaxSpan/8-1
+	return s.inbox.count <= inboxMax/2 && s.window.unsettled <= int64(c.MaxUnsettled)/2 && s.window.span() <= c.MaxSpan-c.MaxSpan/8-1
 }

@@ -86,6 +86,14 @@ func (p *partition) tryStart(ctx context.Context) error {
 		p.mu.Unlock()
 		return fmt.Errorf("commit the start: %w", err)
 	}
+	p.mu.Lock()
+	if p.mu.phase == phaseFenced {
+		p.mu.Unlock()
+		return errors.New("revoked")
+	}
+	p.w.allotment.add(streams...)
+	p.mu.Unlock()
+	p.w.fetch.resize()
 	p.w.fetch.begin(streams...)
 	return nil
 }

@@ -31,6 +31,7 @@ type Worker struct {
 	letters      *kafka.Producer
 	member       *kafka.Member
 	fetch        *fetcher
+	allotment    *allotment
 	pool         *pool
 	breaker      *breaker
 	tracer       trace.Tracer // nil: there are no spans
@@ -118,6 +119,7 @@ func newWorker(cfg Config, h Handler, b BatchHandler) (*Worker, error) {
 	w.tracer = newTracer(cfg.TracerProvider)
 	w.pool = newPool(w)
 	w.breaker = newBreaker(cfg.Breaker, w.pool.again)
+	w.allotment = newAllotment(cfg.MaxBytes)
 	w.fetch = &fetcher{w: w, streams: make(map[topic.Partition]*stream), room: make(chan struct{}, 1)}
 	w.metrics.init(w)
 	return w, nil
@@ -181,6 +183,9 @@ func (w *Worker) clusterOf(to int) kafka.Config {
 	return kc
 }
 
+// answerMax is the most that a broker sends at once.
+const answerMax = 16 << 20
+
 // connect makes the clients. None connects before it is used.
 func (w *Worker) connect() (err error) {
 	kc := w.clusterOf(toTopics)
@@ -199,7 +204,7 @@ func (w *Worker) connect() (err error) {
 			return err
 		}
 	}
-	if w.fetch.reader, err = kafka.NewReader(kc, kafka.ReaderConfig{Committed: true, MaxWait: fetchWait}); err != nil {
+	if w.fetch.reader, err = kafka.NewReader(kc, kafka.ReaderConfig{Committed: true, MaxWait: fetchWait, MaxBytes: int(min(w.cfg.MaxBytes/4, answerMax))}); err != nil {
 		return err
 	}
 	w.member, err = kafka.NewMember(kc, kafka.MemberConfig{

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,7 +185,7 @@ func (f *fetcher) next() (context.Context, kmsg.Request, []asked) {
 			req.Topics, at = append(req.Topics, t), len(req.Topics)
 		}
 		p := kmsg.NewFetchRequestTopicPartition()
-		p.Partition, p.FetchOffset, p.PartitionMaxBytes = c.partition.Number, c.next, int32(r.config.maxPartitionBytes)
+		p.Partition, p.FetchOffset, p.PartitionMaxBytes = c.partition.Number, c.next, int32(cmp.Or(r.mu.each, r.config.maxPartitionBytes))
 		p.CurrentLeaderEpoch, p.LastFetchedEpoch = c.term, c.epoch
 		req.Topics[at].Partitions = append(req.Topics[at].Partitions, p)
 		c.asked = true

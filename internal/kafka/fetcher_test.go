@@ -424,6 +424,14 @@ func TestFetchRequest(t *testing.T) {
 		t.Errorf("asked for more while something is held: %+v", req)
 	}
 	f.held = 0
+	for limit, want := range map[int]int32{4096: 4096, 0: 1, fetchMaxBytes + 1: fetchMaxBytes} {
+		r.LimitPartition(limit)
+		_, kreq, _ := f.next()
+		if got := kreq.(*kmsg.FetchRequest).Topics[0].Partitions[0].PartitionMaxBytes; got != want {
+			t.Errorf("with a limit of %d a partition may send %d, want %d", limit, got, want)
+		}
+		f.cancel()
+	}
 	r.mu.topics["b"].id = topic.ID{} // a cluster that has none
 	if _, req, _ := f.next(); req.MaxVersion() != fetchByName {
 		t.Errorf("asked with version %d without an ID", req.MaxVersion())

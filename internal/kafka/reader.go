@@ -24,6 +24,10 @@ type ReaderConfig struct {
 	// MaxWait is how long a broker holds a fetch that finds nothing. A
 	// partition that is begun or resumed meanwhile waits for that. 0: 500 ms.
 	MaxWait time.Duration
+
+	// MaxBytes is how much a broker sends at once, or the first batch if that is
+	// larger. 0: 16 MiB.
+	MaxBytes int
 }
 
 // Reader reads partitions without a group and without transactions.
@@ -42,7 +46,7 @@ func NewReader(cfg Config, rc ReaderConfig) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{cancel: cancel}
-	r.reading.init(ctx, cl, fetchConfig{committed: rc.Committed, maxWait: rc.MaxWait, log: cfg.Logger}, rc.Topics)
+	r.reading.init(ctx, cl, fetchConfig{committed: rc.Committed, maxWait: rc.MaxWait, maxBytes: rc.MaxBytes, log: cfg.Logger}, rc.Topics)
 	return r, nil
 }
 
@@ -76,6 +80,7 @@ type reading struct {
 		paused  map[topic.Partition]bool
 		topics  map[string]*known
 		leaders map[int32]*fetcher
+		each    int         // see LimitPartition; 0: as configured
 		ready   []*consumed // which have something for Poll, in the order in which it came
 		failed  []error     // of whole topics, likewise
 		ended   bool        // no goroutine is begun any more
@@ -190,6 +195,14 @@ func (r *reading) Resume(parts ...topic.Partition) {
 			signal(c.leader.wake)
 		}
 	}
+}
+
+// LimitPartition says how much a broker sends of one partition at once, from its
+// next fetch on, or the first batch if that is larger. At first that is 1 MiB.
+func (r *reading) LimitPartition(bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.each = max(1, min(bytes, r.config.maxBytes))
 }
 
 // dropLocked forgets what came and was not polled.
