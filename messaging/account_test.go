@@ -21,14 +21,15 @@ import (
 //   - what a commit settled that the broker was seen to have is not given to a
 //     handler by an assignment that began after that.
 //
-// An assignment that is seen for the first time began after the look before.
+// It looks now and then, and whenever the body does. An assignment that is seen
+// for the first time began after the look before.
 type account struct {
 	s     *stage
 	every time.Duration
 	stop  context.CancelFunc
 	done  sync.WaitGroup
+	turn  chan struct{} // has room for one: who looks, and owns what follows
 
-	// All of it belongs to the goroutine that looks, until that has ended.
 	states  []map[topic.Partition]kafka.Committed
 	after   map[messaging.Epoch]int // the state that an assignment began after; -1: none
 	settled map[settledAt]settled
@@ -74,7 +75,7 @@ func (s settled) holds(o settled) bool {
 }
 
 func newAccount(s *stage, every time.Duration) *account {
-	a := &account{s: s, every: every, after: make(map[messaging.Epoch]int), settled: make(map[settledAt]settled)}
+	a := &account{s: s, every: every, turn: make(chan struct{}, 1), after: make(map[messaging.Epoch]int), settled: make(map[settledAt]settled)}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.stop = cancel
 	a.done.Go(func() { a.run(ctx) })
@@ -90,17 +91,23 @@ func (a *account) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		state, err := a.s.admin.Committed(ctx, a.s.group())
-		if err != nil {
-			continue // the broker is being killed, or the body has ended
-		}
-		a.look(state)
+		_, _ = a.look(ctx) // the broker is being killed, or the body has ended
 	}
 }
 
-// look takes note of what is committed now, and of who has begun since the last
-// look.
-func (a *account) look(state map[topic.Partition]kafka.Committed) {
+// look returns what is committed now, and takes note of it, and of who has begun
+// since the last look.
+func (a *account) look(ctx context.Context) (map[topic.Partition]kafka.Committed, error) {
+	select {
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	state, err := a.s.admin.Committed(ctx, a.s.group())
+	if err != nil {
+		return nil, err
+	}
 	last := len(a.states) - 1
 	for _, p := range a.s.running() {
 		for _, e := range messaging.Epochs(p.w) {
@@ -112,6 +119,7 @@ func (a *account) look(state map[topic.Partition]kafka.Committed) {
 	if last < 0 || !maps.Equal(a.states[last], state) {
 		a.states = append(a.states, state)
 	}
+	return state, nil
 }
 
 // at returns what a state settles of a partition.
@@ -135,7 +143,7 @@ func (a *account) close() {
 	a.s.t.Helper()
 	a.stop()
 	a.done.Wait()
-	a.look(a.s.commits())
+	a.s.commits()
 	for i, state := range a.states[1:] {
 		for p, before := range a.states[i] {
 			switch c := state[p]; {

@@ -180,7 +180,7 @@ func (s *stage) end(p topic.Partition) (end int64) {
 func (s *stage) commits() (all map[topic.Partition]kafka.Committed) {
 	s.t.Helper()
 	s.ask("look up what is committed", func(ctx context.Context) (err error) {
-		all, err = s.admin.Committed(ctx, s.group())
+		all, err = s.account.look(ctx)
 		return err
 	})
 	return all
@@ -441,6 +441,19 @@ func (s *stage) came(want []string) {
 func (s *stage) idle() {
 	s.t.Helper()
 	s.until("everything to be settled", func() bool {
+		// First what is committed, which may take long to be known, then the
+		// programs: what has left the input by then is in their hands.
+		committed := s.commits()
+		for n := range s.partitions {
+			if p := (topic.Partition{Topic: s.work.Name(), Number: n}); committed[p].Offset != s.end(p) {
+				return false
+			}
+		}
+		for p, c := range committed {
+			if strings.HasPrefix(p.Topic, s.group()+".retry.") && c.Offset != s.end(p) {
+				return false
+			}
+		}
 		n := int32(0)
 		for _, p := range s.running() {
 			for _, st := range p.w.Stats().Partitions {
@@ -450,17 +463,7 @@ func (s *stage) idle() {
 				n++
 			}
 		}
-		if n != s.partitions {
-			return false
-		}
-		committed := s.commits()
-		for n := range s.partitions {
-			p := topic.Partition{Topic: s.work.Name(), Number: n}
-			if committed[p].Offset != s.end(p) {
-				return false
-			}
-		}
-		return true
+		return n == s.partitions
 	})
 }
 
