@@ -3,6 +3,8 @@ package consumer_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -209,4 +211,97 @@ func runShort(t *testing.T, fault func(op, path string) error, says, when, point
 	if n := c.Metric(name, "pawl_state_discarded_total"); n != 0 {
 		t.Errorf("%v databases were discarded, which only had to wait", n)
 	}
+}
+
+// A disk on which every access takes up to 2 s costs the shard neither its
+// membership nor a message. The status and the log say what takes so long, and
+// a stop ends in its time.
+func TestSlowDisk(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		const drain = 10 * time.Second
+		c := consumertest.Start(t, &program{}, consumer.Config{DrainTimeout: drain, FlushInterval: 20 * time.Second})
+		send(c, "a", "b")
+		c.Settle()
+		var accesses atomic.Int64
+		end := misbehave(t, func(op, path string) error {
+			n := accesses.Add(1)
+			time.Sleep(200*time.Millisecond + time.Duration(n*7919%1800)*time.Millisecond)
+			return nil
+		})
+		told := false
+		for range 30 {
+			send(c, "a", "b", "c")
+			for range 4 {
+				c.Advance(time.Second)
+				st := only(t, c, "p1")
+				told = told || strings.Contains(st.Reason, "the disk is slow")
+				if st.Phase != consumer.Running {
+					t.Errorf("the shard is %s: %q, want running", st.Phase, st.Reason)
+				}
+			}
+		}
+		if !told || accesses.Load() == 0 {
+			t.Errorf("after %d slow accesses the status has said nothing of the disk", accesses.Load())
+		}
+		if n := c.Metric("p1", "pawl_shard_failures_total"); n != 0 {
+			t.Errorf("the shard has failed %v times", n)
+		}
+		begun := time.Now()
+		if err := c.Stop("p1"); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if took := time.Since(begun); took > drain+3*time.Second { // an access that has begun is waited for
+			t.Errorf("the stop took %v, with a deadline of %v", took, drain)
+		}
+		end() // opening holds a lock over its accesses, which virtual time does not pass
+		c.Restart("p1")
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 31, "b": 31, "c": 30})
+	})
+}
+
+// A directory that a later version has written is left alone: its shard fails by
+// name, and runs once the directory is out of the way, from the changelog.
+func TestNewerDatabaseIsLeftAlone(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		root := t.TempDir()
+		cfg := consumer.Config{StateDir: root}
+		c := consumertest.NewCluster(t)
+		c.CreateTopic(words, 1)
+		c.CreateTopic(lines, 1)
+		c.StartApp("p1", cfg, &program{})
+		send(c, "a", "b")
+		c.Settle()
+		if err := c.Stop("p1"); err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(root, "test", "words-000")
+		// The files of a database say in a name which version has written them.
+		markers, err := filepath.Glob(filepath.Join(dir, "marker.format-version.*"))
+		if err != nil || len(markers) != 1 {
+			t.Fatalf("markers of the version: %v, %v", markers, err)
+		}
+		if err := os.Rename(markers[0], filepath.Join(dir, "marker.format-version.000099.999")); err != nil {
+			t.Fatal(err)
+		}
+		before, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Restart("p1")
+		send(c, "a")
+		c.Advance(10 * time.Second)
+		if st := only(t, c, "p1"); st.Phase == consumer.Running || !strings.Contains(st.Reason, "newer format") || !strings.Contains(st.Reason, dir) {
+			t.Errorf("the shard is %s: %q, want it to name %s and its format", st.Phase, st.Reason, dir)
+		}
+		after, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil || !slices.Equal(before, after) {
+			t.Errorf("the directory holds %v, %v; want %v", after, err, before)
+		}
+		if err := os.Rename(dir, filepath.Join(root, "aside")); err != nil {
+			t.Fatal(err)
+		}
+		c.Settle()
+		checkExact(t, c, map[string]int{"a": 2, "b": 1})
+	})
 }

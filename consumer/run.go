@@ -402,7 +402,10 @@ func (r *incarnation) chores(ctx context.Context) error {
 	bytes, since := r.db.Unflushed()
 	if bytes >= cfg.FlushBytes || !since.IsZero() && time.Since(since) >= cfg.FlushInterval {
 		invariants.Crash("database-flush-before")
-		if err := r.db.Flush(); err != nil {
+		written := r.s.writing()
+		err := r.db.Flush()
+		written()
+		if err != nil {
 			return fmt.Errorf("flush database of shard %s: %w", r.s.id, err)
 		}
 		invariants.Crash("database-flush-after")

@@ -43,6 +43,7 @@ type shard struct {
 		current  *incarnation // for its worker and its database
 		diskFull string       // what waits for space on the disk, or for a file descriptor
 		short    shortage     // what the machine is short of, or was last
+		writing  time.Time    // since when the database is written to disk; zero while it isn\'t
 		advice   string       // what goes with its offsets to the group, once it has run
 		drained  bool
 	}
@@ -359,7 +360,7 @@ func (s *shard) detach(r *incarnation) {
 // status returns how the shard is.
 func (s *shard) status() ShardStatus {
 	s.mu.Lock()
-	st, r, diskFull, since := s.mu.status, s.mu.current, s.mu.diskFull, s.mu.lagSince
+	st, r, diskFull, since, writing := s.mu.status, s.mu.current, s.mu.diskFull, s.mu.lagSince, s.mu.writing
 	s.mu.Unlock()
 	if r != nil {
 		st.Busy = r.worker.busy(s.app.cfg.StuckAfter)
@@ -367,6 +368,9 @@ func (s *shard) status() ShardStatus {
 	st.Paused = s.paused.Load()
 	if !since.IsZero() {
 		st.LagTime = max(0, time.Since(since))
+	}
+	if took := time.Since(writing); !writing.IsZero() && took >= slowDisk && st.Reason == "" {
+		st.Reason = fmt.Sprintf("the disk is slow: writing the database has taken %v so far", took.Round(time.Second))
 	}
 	if diskFull != "" {
 		st.Phase, st.Reason = Failed, diskFull
@@ -386,6 +390,27 @@ func (s *shard) view(fn func(*store.Transaction) error) error {
 		return fmt.Errorf("shard %s is %s: %w", s.id, phase, ErrNotHere)
 	}
 	return r.handle.db.View(fn)
+}
+
+// slowDisk is how long the writing of a database takes at least that the status
+// and the log speak of.
+const slowDisk = 2 * time.Second
+
+// writing notes that the database is written to disk, until done is called.
+func (s *shard) writing() (done func()) {
+	begun := time.Now()
+	set := func(t time.Time) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mu.writing = t
+	}
+	set(begun)
+	return func() {
+		set(time.Time{})
+		if took := time.Since(begun); took >= slowDisk {
+			s.log.Warn("the disk is slow", "dir", s.dir(), "writing the database took", took)
+		}
+	}
 }
 
 // shortage is what the machine can be short of, as the log and the status say it.

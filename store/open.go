@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -157,6 +158,8 @@ func checkVersion(c Config, opts *pebble.Options) error {
 
 func openError(err error) error {
 	switch {
+	case strings.Contains(err.Error(), "unknown format major version"): // of the storage library's own files
+		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
 	case isLocked(err):
 		return fmt.Errorf("%w: %w", ErrInUse, err)
 	case pebble.IsCorruptionError(err):
