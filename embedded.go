@@ -150,6 +150,7 @@ func (w *within) alive(ctx context.Context) (context.Context, context.CancelFunc
 
 // show adds the broker to what the admin API shows.
 func (w *within) show(s *admin.Source) {
+	s.Warnings = w.Warnings
 	s.Broker, s.Backup, s.Secret = func() any { return w.Snapshot() }, w.Backup, w.secret
 }
 

@@ -282,7 +282,7 @@ func (t benched) readAll(b *testing.B, name string, n int) {
 
 // cpuTime is what this process has used so far: client and broker together,
 // unless the broker is a process of its own.
-func cpuTime(b *testing.B) time.Duration {
+func cpuTime(b testing.TB) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)

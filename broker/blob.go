@@ -27,7 +27,11 @@ func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 			return nil, err
 		}
 	}
-	return d.FS.Open(name, opts...)
+	f, err := d.FS.Open(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return checkBlocks(f, name), nil
 }
 
 // checkBlob looks at the end of a file of values, where it says what it is.

@@ -36,6 +36,7 @@ type Broker struct {
 	outside       net.Listener // nil unless it listens
 	address       string       // that clients from outside are told
 	latency       latencies
+	damagedFiles  sync.Map // that were logged, by path
 
 	ctx    context.Context // ends when the broker closes or dies
 	cancel context.CancelFunc

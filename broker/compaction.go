@@ -49,7 +49,10 @@ func (b *Broker) compactAll(ctx context.Context, at int64) {
 			return
 		}
 		if err := b.compact(ctx, p, at); err != nil && ctx.Err() == nil {
-			b.config.Logger.Error("compact", "dir", b.dir, "partition", p.String(), "error", err)
+			if text := err.Error(); p.compactFailed != text { // said once, for it is tried again soon
+				p.compactFailed = text
+				b.config.Logger.Error("compact", "dir", b.dir, "partition", p.String(), "error", text)
+			}
 		}
 	}
 }

@@ -232,12 +232,17 @@ func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first
 		return fmt.Errorf("read %s: %w", r.p, err)
 	}
 	defer b.doneReading(r, it)
+	defer func() {
+		if r.records.size > 0 {
+			b.noteRead(r.p, r.offset, r.last)
+		}
+	}()
 	from := direct{b: b}
 	defer from.close()
 	for ok := it.First(); ok; ok = it.Next() {
 		_, last, err := partOfKey(it.Key())
 		if err != nil {
-			b.readFailed(r, err)
+			b.readFailed(r, r.next(), err)
 			return nil
 		}
 		val := it.LazyValue()
@@ -249,7 +254,7 @@ func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first
 			batch, err := it.ValueAndErr()
 			if err != nil {
 				r.records.from.give(n)
-				b.readFailed(r, err)
+				b.readFailed(r, last, err)
 				return nil
 			}
 			r.records.append(batch)
@@ -257,9 +262,17 @@ func (b *Broker) readBatches(ctx context.Context, r *reading, limit int64, first
 		r.last = last
 	}
 	if err := it.Error(); err != nil {
-		b.readFailed(r, err)
+		b.readFailed(r, r.next(), err)
 	}
 	return nil
+}
+
+// next is the offset that is read next.
+func (r *reading) next() int64 {
+	if r.records.size == 0 {
+		return r.offset
+	}
+	return r.last + 1
 }
 
 // take takes what a batch needs from the budget, if the batch fits.
@@ -281,8 +294,8 @@ const referMin = 16 << 10
 
 // readFailed answers for one partition that its data can't be read. What was
 // read before that is answered first: whoever goes on behind it hears of it.
-func (b *Broker) readFailed(r *reading, err error) {
-	b.config.Logger.Error("read", "dir", b.dir, "partition", r.p.String(), "error", err)
+func (b *Broker) readFailed(r *reading, at int64, err error) {
+	b.noteUnreadable(r.p, at, err)
 	if r.records.size == 0 {
 		r.resp.ErrorCode = kerr.KafkaStorageError.Code
 	}
@@ -292,7 +305,7 @@ func (b *Broker) readFailed(r *reading, err error) {
 // comes up again there.
 func (b *Broker) doneReading(r *reading, it *pebble.Iterator) {
 	if err := it.Close(); err != nil && r.resp.ErrorCode == 0 && r.records.size == 0 {
-		b.readFailed(r, err)
+		b.readFailed(r, r.offset, err)
 	}
 }
 
@@ -336,5 +349,5 @@ func (b *Broker) readAborted(r *reading, it entries) {
 // nothing of it can be answered.
 func (b *Broker) readWithout(r *reading, err error) {
 	r.records.release()
-	b.readFailed(r, err)
+	b.readFailed(r, r.offset, err)
 }

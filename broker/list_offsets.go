@@ -170,6 +170,9 @@ func (b *Broker) scan(p *partition, start, end int64, fn func(batch) (found bool
 	for ok := it.First(); ok; ok = it.Next() {
 		val, err := it.ValueAndErr()
 		if err != nil {
+			if _, last, keyErr := partOfKey(it.Key()); keyErr == nil {
+				b.noteUnreadable(p, last, err)
+			}
 			return false, err
 		}
 		bt, err := readBatch(val)

@@ -26,6 +26,7 @@ var (
 	startDesc         = describe("partition_start_offset", "The first offset that is kept.", "topic", "partition")
 	stableDesc        = describe("partition_stable_offset", "The offset up to which committed messages can be read.", "topic", "partition")
 	endDesc           = describe("partition_end_offset", "The offset up to which messages can be read.", "topic", "partition")
+	unreadableDesc    = describe("partition_unreadable_batches", "Batches that somebody could not read because the data are damaged.", "topic", "partition")
 	groupMembersDesc  = describe("group_members", "Members of a group.", "group")
 	groupOffsetDesc   = describe("group_offset", "A group's committed offset.", "group", "topic", "partition")
 	groupLagDesc      = describe("group_lag", "Messages between a group's committed offset and the end.", "group", "topic", "partition")
@@ -36,7 +37,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		connectionsDesc, refusedDesc, requestsDesc, diskBytesDesc, diskFullDesc, stallsDesc, topicBytesDesc, startDesc, stableDesc, endDesc,
+		connectionsDesc, refusedDesc, requestsDesc, diskBytesDesc, diskFullDesc, stallsDesc, topicBytesDesc, startDesc, stableDesc, endDesc, unreadableDesc,
 		groupMembersDesc, groupOffsetDesc, groupLagDesc, openDesc, openOldestSecDesc,
 	} {
 		ch <- d
@@ -69,6 +70,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(startDesc, float64(p.Start), t.Name, number)
 			gauge(stableDesc, float64(p.Stable), t.Name, number)
 			gauge(endDesc, float64(p.End), t.Name, number)
+			gauge(unreadableDesc, float64(len(p.Unreadable)), t.Name, number)
 		}
 	}
 	for _, g := range s.Groups {

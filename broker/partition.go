@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/twmb/franz-go/pkg/kbin"
@@ -34,6 +35,11 @@ type partition struct {
 
 	waiting map[*waiter]struct{}
 	recent  recent
+
+	unreadable map[int64]struct{} // where it could not be read
+	damaged    atomic.Bool        // there are such places
+
+	compactFailed string // why it could not be compacted last; the janitor's own
 }
 
 // chunk is a run of a partition's batches. Retention deletes whole chunks,

@@ -55,6 +55,10 @@ type Partition struct {
 	Stable int64 `json:"stable"` // up to where committed messages can be read
 	End    int64 `json:"end"`    // up to where messages can be read
 	Bytes  int64 `json:"bytes"`
+
+	// Unreadable is where damaged data kept somebody from reading: the last
+	// offset of each such batch, a thousand at most.
+	Unreadable []int64 `json:"unreadable,omitempty"`
 }
 
 // Group is a group in a Snapshot.
@@ -113,7 +117,7 @@ func (b *Broker) Snapshot() Snapshot {
 		t := b.mu.topics[name]
 		st := Topic{Name: name, ID: base64.RawURLEncoding.EncodeToString(t.id[:]), Settings: maps.Clone(t.settings)}
 		for _, p := range t.partitions {
-			sp := Partition{Number: p.number, Start: p.visible.start, Stable: p.visible.stable, End: p.visible.high, Bytes: p.bytes()}
+			sp := Partition{Number: p.number, Start: p.visible.start, Stable: p.visible.stable, End: p.visible.high, Bytes: p.bytes(), Unreadable: p.unreadableLocked()}
 			st.Bytes += sp.Bytes
 			st.Partitions = append(st.Partitions, sp)
 		}

@@ -45,13 +45,15 @@ func (b *Broker) storageOptions() *pebble.Options {
 		Logger:                      storageLogger{b},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				b.config.Logger.Warn("storage: a write in the background is tried again", "dir", b.dir, "error", err)
+				b.config.Logger.Warn("storage: a write in the background is tried again", "dir", b.dir, "error", err.Error())
 			},
 			WriteStallBegin: func(pebble.WriteStallBeginInfo) { b.latency.stalls.Add(1) },
 			// By default it is fatal. Whoever reads what is damaged is told so, and
 			// all the rest goes on.
 			DataCorruption: func(info pebble.DataCorruptionInfo) {
-				b.config.Logger.Error("the data are corrupt", "dir", b.dir, "file", info.Path, "error", info.Details)
+				if _, said := b.damagedFiles.LoadOrStore(info.Path, nil); !said {
+					b.config.Logger.Error("a file is damaged", "dir", b.dir, "file", info.Path, "error", info.Details.Error())
+				}
 			},
 		},
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -21,7 +20,7 @@ import (
 // the system and fills with zeros, for a cache where a batch that is read once
 // takes the place of what is read often, and from there it would be copied: for
 // stored batches of 500 KB that was a third of what client and broker took
-// together. Every value is checked by the same checksum. Whatever is not as it is
+// together. Every value is checked by the same checksum, as it is read. Whatever is not as it is
 // expected here is left to the library, which reads it or says what is wrong.
 
 // directMin is the size of a batch from which on it is read so: to open a file
@@ -96,18 +95,17 @@ const (
 	indexHeader  = 4 // bytes: how many rows the first column has
 	indexOffsets = 1 // the second column
 	valueColumn  = 0 // of a block of values
-
-	crcMask = 0xa282ead8 // is added to a block's checksum, turned by 15 bits
 )
 
 // openValueFile opens the file in which the storage has put values under a
 // number, which stays theirs.
 func (b *Broker) openValueFile(ctx context.Context, number uint64) (_ *valueFile, err error) {
-	f, err := b.config.fs.Open(filepath.Join(b.dir, dataDir, fmt.Sprintf("%06d%s", number, blobSuffix)))
+	name := filepath.Join(b.dir, dataDir, fmt.Sprintf("%06d%s", number, blobSuffix))
+	f, err := b.config.fs.Open(name)
 	if err != nil {
 		return nil, err // it is gone if it was written anew
 	}
-	from, err := sstable.NewSimpleReadable(f)
+	from, err := sstable.NewSimpleReadable(checkBlocks(f, name))
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -161,18 +159,12 @@ func (v *valueFile) read(ctx context.Context, at blob.HandleSuffix, size int, to
 	if err := v.from.ReadAt(ctx, room, int64(begin)); err != nil {
 		return err
 	}
-	h := stored.Handle{Offset: begin, Length: uint64(len(room)) - stored.TrailerLen}
-	// The library's own check would go on to look for a bit that was flipped, for
-	// many seconds in a block of this size.
-	sum := crc32.Checksum(room[:h.Length+1], castagnoli)
-	if got, want := sum>>15|sum<<17, binary.LittleEndian.Uint32(room[h.Length+1:])-crcMask; got != want {
-		return fmt.Errorf("%w: its checksum is %08x, not %08x", errUnexpected, got, want)
-	}
-	if how := stored.CompressionIndicator(room[h.Length]); how != stored.NoCompressionIndicator {
+	length := len(room) - stored.TrailerLen
+	if how := stored.CompressionIndicator(room[length]); how != stored.NoCompressionIndicator {
 		return fmt.Errorf("%w: it is compressed", errUnexpected)
 	}
 	var d colblk.BlockDecoder
-	d.Init(room[:h.Length], 0)
+	d.Init(room[:length], 0)
 	if uint64(at.ValueID) >= uint64(d.Rows()) {
 		return fmt.Errorf("%w: value %d of %d", errUnexpected, at.ValueID, d.Rows())
 	}

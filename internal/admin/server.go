@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,9 +21,10 @@ import (
 // Source is what the API shows. Its functions are called at any time, also
 // several at once.
 type Source struct {
-	Ready    func() error  // nil when the program is ready
-	Status   func() Status // nil for a process without an application
-	Broker   func() any    // what the broker in this process holds; nil for a process without one
+	Ready    func() error    // nil when the program is ready
+	Warnings func() []string // what is wrong although it is ready, a line each; may be nil
+	Status   func() Status   // nil for a process without an application
+	Broker   func() any      // what the broker in this process holds; nil for a process without one
 	Gatherer prometheus.Gatherer
 
 	Application *Application // nil for a process without one
@@ -52,7 +54,8 @@ const (
 // Handler returns the API:
 //
 //	GET /healthz     200 while the process lives
-//	GET /readyz      200 when it is ready, else 503 and why it is not, a line each
+//	GET /readyz      200 when it is ready, else 503 and why it is not, a line each,
+//	                 and in both cases what is wrong beside that
 //	GET /metrics     for Prometheus
 //	GET /v1/status   Status as JSON, of a process with an application
 //	GET /v1/broker   as JSON, what the broker in the process holds
@@ -65,10 +68,10 @@ func Handler(s Source) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.Ready(); err != nil {
-			text(w, http.StatusServiceUnavailable, err.Error())
+			text(w, http.StatusServiceUnavailable, s.warned(err.Error()))
 			return
 		}
-		text(w, http.StatusOK, "ready")
+		text(w, http.StatusOK, s.warned("ready"))
 	})
 	paths := "/healthz\n/readyz\n/metrics"
 	show := func(path, what string, get func() any) {
@@ -104,6 +107,14 @@ func Handler(s Source) http.Handler {
 		text(w, http.StatusOK, paths)
 	})
 	return http.NewCrossOriginProtection().Handler(s.guard(http.MaxBytesHandler(mux, bodyMax)))
+}
+
+// warned adds to a text what is wrong with a program that goes on.
+func (s Source) warned(text string) string {
+	if s.Warnings == nil {
+		return text
+	}
+	return strings.Join(append([]string{text}, s.Warnings()...), "\n")
 }
 
 func (s Source) logger() *slog.Logger {

@@ -76,6 +76,25 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// What is wrong with a program that goes on is said whether it is ready or not.
+func TestReadyWarnings(t *testing.T) {
+	for _, tt := range []struct {
+		ready error
+		want  string
+	}{
+		{nil, "ready\npartition a-0 can't be read\n"},
+		{errors.New("shard a-001 is failed"), "shard a-001 is failed\npartition a-0 can't be read\n"},
+	} {
+		s := source(tt.ready)
+		s.Warnings = func() []string { return []string{"partition a-0 can't be read"} }
+		w := httptest.NewRecorder()
+		Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+		if got := w.Body.String(); got != tt.want {
+			t.Errorf("ready %v: body %q, want %q", tt.ready, got, tt.want)
+		}
+	}
+}
+
 // What the server writes, a client reads; the names in JSON are a contract.
 func TestStatusJSON(t *testing.T) {
 	w := httptest.NewRecorder()

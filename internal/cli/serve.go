@@ -157,6 +157,7 @@ func (c serveConfig) serveAPI(ctx context.Context, b *broker.Broker, log *slog.L
 				}
 				return b.Err()
 			},
+			Warnings: b.Warnings,
 			Broker:   func() any { return b.Snapshot() },
 			Gatherer: registry,
 			Logger:   log,
