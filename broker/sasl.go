@@ -173,7 +173,8 @@ type scramExchange struct {
 	bare      string // the client's first message, without its header
 	header    string
 	first     string // the answer to it
-	nonce     string
+	nonce     string // the client's, and behind it the broker's
+	own       int    // bytes of it that are the client's
 	firstSeen bool
 }
 
@@ -208,9 +209,17 @@ func (s *scramExchange) begin(msg string) ([]byte, error) {
 		_, _ = rand.Read(s.user.salt)
 	}
 	own := randomID()
+	s.own = len(fields[1]) - 2
 	s.nonce = fields[1][2:] + base64.RawURLEncoding.EncodeToString(own[:])
 	s.first = fmt.Sprintf("r=%s,s=%s,i=%d", s.nonce, base64.StdEncoding.EncodeToString(s.user.salt), scramIterations)
 	return []byte(s.first), nil
+}
+
+// isNonce says whether a field is the nonce. librdkafka puts its own part before
+// it once more, which Kafka takes too, and which proves no less: the whole nonce
+// is there, and what is signed has it beside this.
+func (s *scramExchange) isNonce(field string) bool {
+	return field == "r="+s.nonce || field == "r="+s.nonce[:s.own]+s.nonce
 }
 
 // finish reads "c=HEADER,r=NONCE,p=PROOF".
@@ -223,7 +232,7 @@ func (s *scramExchange) finish(msg string) ([]byte, error) {
 	proof, err := base64.StdEncoding.DecodeString(msg[at+3:])
 	fields := strings.Split(without, ",")
 	if err != nil || len(fields) < 2 || len(proof) != s.hash().Size() ||
-		fields[0] != "c="+base64.StdEncoding.EncodeToString([]byte(s.header)) || fields[1] != "r="+s.nonce {
+		fields[0] != "c="+base64.StdEncoding.EncodeToString([]byte(s.header)) || !s.isNonce(fields[1]) {
 		return nil, errCredentials
 	}
 	text := s.bare + "," + s.first + "," + without

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pawlstream/pawl/cluster"
 )
 
 // tools runs programs of others against a broker.
@@ -103,6 +106,45 @@ func TestJavaTools(t *testing.T) {
 	if got := j.java("", topicCommand, "--list"); strings.Contains(got, "words") {
 		t.Errorf("the topic is there after it was deleted: %s", got)
 	}
+}
+
+// The Java client proves that it knows a password by SCRAM.
+func TestJavaScram(t *testing.T) {
+	lib := os.Getenv("PAWL_TEST_KAFKA_LIB")
+	if lib == "" {
+		t.Skip("PAWL_TEST_KAFKA_LIB names no jars of Kafka's; scripts/kafka run sets it")
+	}
+	j := tools{start(t, guarded()), lib}
+	j.create("words", 1)
+	for _, m := range []string{cluster.ScramSHA256, cluster.ScramSHA512} {
+		file := filepath.Join(t.TempDir(), "client.properties")
+		text := "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=" + m +
+			"\nsasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username=\"ann\" password=\"secret\";\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j.want(m, j.java("", topicCommand, "--list", "--command-config", file), "words\n")
+	}
+}
+
+// librdkafka proves that it knows a password by SCRAM.
+func TestKcatScram(t *testing.T) {
+	if _, err := exec.LookPath("kcat"); err != nil {
+		t.Skip("kcat is not installed")
+	}
+	j := tools{kit: start(t, guarded())}
+	j.create("words", 2)
+	for _, m := range []string{cluster.ScramSHA256, cluster.ScramSHA512} {
+		j.want(m, j.run("", "kcat", "-q", "-b", j.Addr(), "-L", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanisms="+m,
+			"-X", "sasl.username=ann", "-X", "sasl.password=secret"), `topic "words" with 2 partitions`)
+	}
+}
+
+// guarded is a broker that listens and asks for a password.
+func guarded() Config {
+	c := listening()
+	c.Users = []User{{"ann", "secret"}}
+	return c
 }
 
 // kcat, and with it librdkafka, works on the broker.

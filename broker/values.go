@@ -20,8 +20,9 @@ import (
 // the system and fills with zeros, for a cache where a batch that is read once
 // takes the place of what is read often, and from there it would be copied: for
 // stored batches of 500 KB that was a third of what client and broker took
-// together. Every value is checked by the same checksum, as it is read. Whatever is not as it is
-// expected here is left to the library, which reads it or says what is wrong.
+// together. Every value is checked by the same checksum, as it is read. Whatever
+// is not as it is expected here is left to the library, which reads it or says
+// what is wrong.
 
 // directMin is the size of a batch from which on it is read so: to open a file
 // takes as long as the library takes for some ten thousand bytes.
