@@ -251,15 +251,20 @@ func TestBackup(t *testing.T) {
 	k.create("out", 2)
 	cl := k.client(manual(), kgo.TransactionalID("x"))
 	stop := make(chan struct{})
-	done := make(chan int)
+	some, done := make(chan struct{}), make(chan int)
 	go func() {
 		n := 0
 		for {
-			select {
-			case <-stop:
-				done <- n
-				return
-			default:
+			if n == 3 {
+				close(some)
+			}
+			if n >= 3 { // however long those took
+				select {
+				case <-stop:
+					done <- n
+					return
+				default:
+				}
 			}
 			if err := cl.BeginTransaction(); err != nil {
 				t.Error(err)
@@ -272,7 +277,11 @@ func TestBackup(t *testing.T) {
 			n++
 		}
 	}()
-	waitFor(k.ctx, 50*time.Millisecond)
+	select {
+	case <-some:
+	case <-k.ctx.Done():
+		t.Fatal("no transactions were committed")
+	}
 	dir := filepath.Join(t.TempDir(), "backup")
 	if err := k.Backup(dir); err != nil {
 		t.Fatal(err)

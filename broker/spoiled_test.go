@@ -52,7 +52,7 @@ func (a *annals) write(t *testing.T, rng *rand.Rand) (dir string) {
 				v += strings.Repeat(fmt.Sprintf("%x", rng.Uint64()), 200)
 			}
 			if round == 2 && i == 20 { // and this one is big, as those of busy producers are
-				v += strings.Repeat("x", 1_000_000)
+				v += strings.Repeat("x", 450_000) // its key too
 			}
 			k.produceTo(cl, "kept", part, v)
 			a.steps = append(a.steps, annal{part, v, next[part]})
