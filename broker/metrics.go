@@ -87,7 +87,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, x := range s.Transactions {
 		if x.State == stateOngoing.String() {
 			open++
-			oldest = max(oldest, x.Age.Seconds())
+			oldest = max(oldest, x.AgeSeconds)
 		}
 	}
 	gauge(openDesc, float64(open))

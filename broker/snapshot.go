@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -27,12 +26,12 @@ type Snapshot struct {
 	Dir          string        `json:"dir"`
 	Listen       string        `json:"listen,omitempty"`
 	Advertised   string        `json:"advertised,omitempty"`
-	ClusterID    string        `json:"clusterId"`
+	ClusterID    string        `json:"cluster_id"`
 	Connections  int           `json:"connections"`
 	Refused      int64         `json:"refused"` // connections, for there were too many
 	Requests     int64         `json:"requests"`
-	DiskBytes    int64         `json:"diskBytes"`
-	DiskFull     bool          `json:"diskFull"`
+	DiskBytes    int64         `json:"disk_bytes"`
+	DiskFull     bool          `json:"disk_full"`
 	Stalls       int64         `json:"stalls"`
 	Topics       []Topic       `json:"topics"`
 	Groups       []Group       `json:"groups"`
@@ -75,7 +74,7 @@ type Group struct {
 type Member struct {
 	ID       string `json:"id"`
 	Instance string `json:"instance,omitempty"`
-	ClientID string `json:"clientId"`
+	ClientID string `json:"client_id"`
 	Host     string `json:"host"`
 }
 
@@ -89,13 +88,13 @@ type Offset struct {
 
 // Transaction is a transactional ID in a Snapshot.
 type Transaction struct {
-	ID         string        `json:"id"`
-	State      string        `json:"state"`
-	ProducerID int64         `json:"producerId"`
-	Epoch      int16         `json:"epoch"`
-	Timeout    time.Duration `json:"timeout"`
-	Partitions int           `json:"partitions"`
-	Age        time.Duration `json:"age"` // of one that is going on
+	ID             string  `json:"id"`
+	State          string  `json:"state"`
+	ProducerID     int64   `json:"producer_id"`
+	Epoch          int16   `json:"epoch"`
+	TimeoutSeconds float64 `json:"timeout_seconds"`
+	Partitions     int     `json:"partitions"`
+	AgeSeconds     float64 `json:"age_seconds"` // of one that is going on
 }
 
 // Snapshot says what the broker holds.
@@ -128,9 +127,9 @@ func (b *Broker) Snapshot() Snapshot {
 	}
 	for _, id := range slices.Sorted(maps.Keys(b.mu.transactions)) {
 		x := b.mu.transactions[id]
-		sx := Transaction{ID: id, State: x.state.String(), ProducerID: x.producer, Epoch: x.epoch, Timeout: time.Duration(x.timeout) * time.Millisecond, Partitions: len(x.partitions)}
+		sx := Transaction{ID: id, State: x.state.String(), ProducerID: x.producer, Epoch: x.epoch, TimeoutSeconds: float64(x.timeout) / 1000, Partitions: len(x.partitions)}
 		if x.state == stateOngoing {
-			sx.Age = time.Duration(at-x.started) * time.Millisecond
+			sx.AgeSeconds = float64(at-x.started) / 1000
 		}
 		s.Transactions = append(s.Transactions, sx)
 	}

@@ -27,7 +27,7 @@ func (s Source) fixedRoutes() []route {
 		routes = append(routes, route{method: "GET", pattern: "/v1/status", summary: "How the application is in this process", answer: Status{}})
 	}
 	if s.Broker != nil {
-		routes = append(routes, route{method: "GET", pattern: "/v1/broker", summary: "What the broker in this process holds", answer: json.RawMessage{}})
+		routes = append(routes, route{method: "GET", pattern: "/v1/broker", summary: "What the broker in this process holds", answer: s.Broker()})
 	}
 	if s.Backup != nil {
 		routes = append(routes, route{method: "POST", pattern: backupPath, summary: "Copy the broker's data to a directory, for who knows its secret", body: backupRequest{}, statuses: []int{400, 403}})
@@ -112,6 +112,16 @@ func (rt route) operationID() string {
 	return id
 }
 
+// schemaName is what a struct is called in the document: as it is here, but for
+// those of another package, which has an Offset too.
+func schemaName(t reflect.Type) string {
+	if t.PkgPath() == reflect.TypeFor[Source]().PkgPath() {
+		return t.Name()
+	}
+	from := t.PkgPath()[strings.LastIndexByte(t.PkgPath(), '/')+1:]
+	return strings.ToUpper(from[:1]) + from[1:] + t.Name()
+}
+
 // schemaOf describes a type as encoding/json writes it. Structs go to schemas,
 // by name.
 func schemaOf(t reflect.Type, schemas object) object {
@@ -137,11 +147,12 @@ func schemaOf(t reflect.Type, schemas object) object {
 	case reflect.Map:
 		return object{"type": "object", "additionalProperties": schemaOf(t.Elem(), schemas)}
 	case reflect.Struct:
-		ref := object{"$ref": "#/components/schemas/" + t.Name()}
-		if _, ok := schemas[t.Name()]; ok {
+		named := schemaName(t)
+		ref := object{"$ref": "#/components/schemas/" + named}
+		if _, ok := schemas[named]; ok {
 			return ref
 		}
-		schemas[t.Name()] = object{} // while it is made: it may hold itself
+		schemas[named] = object{} // while it is made: it may hold itself
 		properties := make(object)
 		var required []string
 		for i := range t.NumField() {
@@ -155,7 +166,7 @@ func schemaOf(t reflect.Type, schemas object) object {
 		if required != nil {
 			schema["required"] = required
 		}
-		schemas[t.Name()] = schema
+		schemas[named] = schema
 		return ref
 	}
 	return object{"type": "integer"}

@@ -238,6 +238,19 @@ func TestServe(t *testing.T) {
 	if len(shown.Topics) != 1 || shown.Topics[0].Name != "words" || shown.Topics[0].Partitions[0].End != 100 || shown.Dir != dir || shown.Advertised != s.addr {
 		t.Errorf("/v1/broker shows %+v, want topic words with 100 messages in %s at %s", shown, dir, s.addr)
 	}
+	var doc struct {
+		Components struct {
+			Schemas map[string]struct{ Properties map[string]any }
+		}
+	}
+	if _, body := s.get("/v1/openapi.json"); json.Unmarshal([]byte(body), &doc) != nil {
+		t.Errorf("/v1/openapi.json is no document: %s", body)
+	}
+	for schema, property := range map[string]string{"BrokerSnapshot": "cluster_id", "BrokerPartition": "unreadable", "BrokerOffset": "lag", "BrokerTransaction": "timeout_seconds"} {
+		if doc.Components.Schemas[schema].Properties[property] == nil {
+			t.Errorf("/v1/openapi.json has no %s of %s: %v", property, schema, doc.Components.Schemas)
+		}
+	}
 	_, body := s.get("/metrics")
 	for _, line := range []string{`pawl_broker_partition_end_offset{partition="0",topic="words"} 100`, "pawl_broker_disk_full 0", "go_goroutines "} {
 		if !strings.Contains(body, "\n"+line) {
