@@ -101,7 +101,7 @@ func (s *workSettings) table() []config.Setting {
 		{Name: "commit-interval", Value: config.Duration(&s.CommitInterval), Default: "500ms", Help: "the most by which a commit follows an ack"},
 		{Name: "drain", Value: config.Duration(&s.DrainTimeout), Default: "10s", Help: "time that handlers have to return at a stop or a revoke"},
 		{Name: "write-timeout", Value: config.Duration(&s.WriteTimeout), Default: "10s", Help: "time of one try to write a retry or a dead letter"},
-		{Name: "stuck-after", Value: config.Duration(&s.StuckAfter), Default: "5m", Help: "time in a handler after which a message makes the process unready"},
+		{Name: "stuck-after", Value: config.Duration(&s.StuckAfter), Default: "5m", Help: "time with a handler, or without progress, after which a message makes the process unready"},
 		{Name: "session-timeout", Value: config.Duration(&s.SessionTimeout), Default: "10s", Help: "time without a heartbeat after which the group counts the process as gone"},
 		{Name: "heartbeat-interval", Value: config.Duration(&s.HeartbeatInterval), Default: "300ms", Help: "time between heartbeats"},
 		{Name: "topics-interval", Value: config.Duration(&s.TopicsInterval), Default: "10s", Help: "how often the topic is looked at for new partitions"},

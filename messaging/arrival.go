@@ -32,6 +32,9 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 		f.Recycle()
 		return enough
 	}
+	if f.Count > 0 {
+		s.ages.came(f.Offset(0), s.position(), s.brought)
+	}
 	if s.tier != streamInput {
 		defer f.Recycle()
 	}

@@ -24,7 +24,9 @@ type breaker struct {
 		probing  bool // the one message is out
 		cooldown time.Duration
 		since    time.Time
-		opened   int64 // how often
+		opened   int64     // how often
+		open     time.Time // since when it is not closed; zero: it is
+		last     error     // of the failure that was the last
 	}
 }
 
@@ -81,6 +83,7 @@ func (b *breaker) succeeded() {
 	was := b.mu.state
 	if was == breakerProbing {
 		b.mu.state, b.mu.since, b.mu.cooldown, b.mu.probing = breakerClosed, time.Now(), b.cfg.Cooldown, false
+		b.mu.open, b.mu.last = time.Time{}, nil
 	}
 	b.mu.Unlock()
 	if was == breakerProbing {
@@ -88,13 +91,15 @@ func (b *breaker) succeeded() {
 	}
 }
 
-func (b *breaker) failed() {
+// failed takes note of an attempt that failed with that error.
+func (b *breaker) failed(err error) {
 	if b.cfg.Failures < 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.failures++
+	b.mu.last = err
 	switch b.mu.state {
 	case breakerClosed:
 		if b.mu.failures >= b.cfg.Failures {
@@ -109,6 +114,9 @@ func (b *breaker) failed() {
 func (b *breaker) openLocked() {
 	b.mu.state, b.mu.since, b.mu.probing = breakerOpen, time.Now(), false
 	b.mu.opened++
+	if b.mu.open.IsZero() {
+		b.mu.open = b.mu.since
+	}
 	time.AfterFunc(b.mu.cooldown, func() {
 		b.mu.Lock()
 		if b.mu.state == breakerOpen {
@@ -123,4 +131,15 @@ func (b *breaker) status() (state breakerState, opened int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mu.state, b.mu.opened
+}
+
+// ailing returns since when the breaker is not closed, and the last error of
+// what then failed; zero if it is closed.
+func (b *breaker) ailing() (since time.Time, last error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.open.IsZero() {
+		return time.Time{}, nil
+	}
+	return b.mu.open, b.mu.last
 }

@@ -87,7 +87,7 @@ type Config struct {
 	CommitInterval    time.Duration // the most by which a commit follows an ack: 500 ms
 	DrainTimeout      time.Duration // how long handlers have to return after a revoke or a stop: 10 s
 	WriteTimeout      time.Duration // of one try to write a retry or a dead letter: 10 s
-	StuckAfter        time.Duration // a message unsettled for so long in a handler turns the process unready: 5 min
+	StuckAfter        time.Duration // a message that is with a handler, or makes no progress, for so long turns the process unready, and so does an open breaker: 5 min
 	SessionTimeout    time.Duration // 10 s
 	HeartbeatInterval time.Duration // 300 ms
 	TopicsInterval    time.Duration // how often new partitions are looked for: 10 s

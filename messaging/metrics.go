@@ -70,7 +70,7 @@ func (m *metrics) init(w *Worker) {
 	desc("held", "Messages in delay topics that hold back their key or are held back.", "partition")
 	desc("lag_messages", "Messages not read, up to the last stable offset.", "partition")
 	desc("oldest_unsettled_offset", "Offset of the oldest unsettled message.", "partition")
-	desc("oldest_unsettled_seconds", "Time for which the oldest unsettled message has been with a handler.", "partition")
+	desc("oldest_unsettled_seconds", "Time since the oldest unsettled message was fetched by this process.", "partition")
 	desc("full", "1 while a limit keeps the partition from being fetched.", "partition")
 	desc("unsaved", "Settled messages that the last commit had no room for: they come again after a crash.", "partition")
 	desc("breaker_open", "1 while the circuit breaker lets nothing be handled.")
@@ -145,8 +145,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		if p.Oldest != nil {
 			gauge("oldest_unsettled_offset", float64(p.Oldest.Offset), n)
-			if !p.Oldest.Handed.IsZero() {
-				gauge("oldest_unsettled_seconds", time.Since(p.Oldest.Handed).Seconds(), n)
+			if !p.Oldest.Since.IsZero() {
+				gauge("oldest_unsettled_seconds", time.Since(p.Oldest.Since).Seconds(), n)
 			}
 		}
 	}

@@ -178,13 +178,7 @@ func (p *partition) choresLocked(now time.Time) {
 		if s.want || s.noted != s.held() {
 			p.noteLocked(s) // others may have given back what it could have
 		}
-		if w := s.window; w.n > 0 {
-			d := w.at(0).d
-			if d != nil && d.handed != nil && !d.logged && d.state.Load() == pending && now.Sub(*d.handed) >= p.w.cfg.StuckAfter {
-				d.logged = true
-				p.log.Warn("a message was given to a handler and is not settled", "topic", s.id.Topic, "offset", d.origin(), "key", quote(d.key), "for", now.Sub(*d.handed).Round(time.Second))
-			}
-		}
+		p.watchLocked(s, now)
 		if s.next < s.highWater && s.inbox.count == 0 && !s.want && now.Sub(s.brought) >= quietLimit {
 			s.brought = now
 			p.w.fetch.look(s)

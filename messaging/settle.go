@@ -103,7 +103,7 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 	}
 	p.w.metrics.failed.Add(1)
 	if v.deed != toDeadLetters || v.reason == ReasonFailed {
-		p.w.breaker.failed()
+		p.w.breaker.failed(err)
 	} else {
 		p.w.breaker.unused(1) // it says nothing of what handlers call
 	}

@@ -1,7 +1,6 @@
 package messaging
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +17,8 @@ type Stats struct {
 	Generation  int32 // of that assignment
 	Paused      bool  // by Pause
 	Breaker     string
+	BreakerOpen time.Time        // since when the breaker is not closed; zero: it is
+	BreakerErr  error            // that of the last attempt that failed, while it is not closed
 	Partitions  []PartitionStats // in order of their numbers
 
 	// Since the worker was started.
@@ -62,7 +63,8 @@ type Oldest struct {
 	Offset  int64
 	Key     []byte
 	Attempt int
-	Handed  time.Time // when a handler was given it; zero: it waits
+	Since   time.Time // when this process fetched it, to a second or so; later attempts change nothing about it
+	Handed  time.Time // when a handler was given it; zero: it waits for one
 }
 
 // Stats returns how the consumer is. It may be called at any time.
@@ -77,6 +79,7 @@ func (w *Worker) Stats() Stats {
 	m := &w.metrics
 	state, opened := w.breaker.status()
 	s.Breaker, s.BreakerOpened = string(state), opened
+	s.BreakerOpen, s.BreakerErr = w.breaker.ailing()
 	s.Acked, s.Failed, s.RetriedNow, s.RetriedLater = m.acked.Load(), m.failed.Load(), m.retriedInPlace.Load(), m.retriedLater.Load()
 	s.Followed, s.Redelivered, s.Crashed, s.Missed = m.followed.Load(), m.redelivered.Load(), m.crashed.Load(), m.missed.Load()
 	s.Abandoned, s.WriteFailures = m.abandoned.Load(), m.writeFailures.Load()
@@ -121,63 +124,25 @@ func (p *partition) stats() (PartitionStats, bool) {
 		if s.highWater >= 0 {
 			st.Lag = max(0, s.highWater-s.next)
 		}
-		if s.window.n > 0 {
-			if d := s.window.at(0).d; d != nil {
-				st.Oldest = &Oldest{Offset: d.origin(), Key: slices.Clone(d.key), Attempt: int(d.attempt)}
-				if d.handed != nil {
-					st.Oldest.Handed = *d.handed
-				}
-			}
-		}
+		st.Oldest = s.oldest()
 	}
 	return st, true
 }
 
-// writesFailing is how long retries or dead letters can't be written before the
-// process is no longer ready.
-const writesFailing = 5 * time.Second
-
-// Health returns nil when the consumer does what it is there for, and otherwise
-// everything that keeps it from it: it has not joined its group, a message is
-// stuck in a handler, retries or dead letters can't be written, commits fail.
-func (w *Worker) Health() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	now := time.Now()
-	w.mu.Lock()
-	switch {
-	case !w.mu.started:
-		bad("it has not started")
-	case w.mu.stopping:
-		bad("it stops")
-	case !w.mu.joined:
-		bad("it has not joined group %s", w.group)
+// oldest says which message of the input is the oldest that is not settled.
+func (s *stream) oldest() *Oldest {
+	offset, d, ok := s.oldestLocked()
+	if !ok {
+		return nil
 	}
-	if w.mu.commitErr != nil && now.Sub(w.mu.commitAt) >= w.cfg.SessionTimeout {
-		bad("commits fail for %v: %w", now.Sub(w.mu.commitAt).Round(time.Second), w.mu.commitErr)
+	o := &Oldest{Offset: offset, Attempt: 1, Since: s.ages.of(offset)}
+	if d == nil {
+		o.Key = slices.Clone(s.inbox.parts[0].At(s.inbox.at).Key)
+		return o
 	}
-	ps := slices.Collect(maps.Values(w.mu.partitions))
-	w.mu.Unlock()
-	slices.SortFunc(ps, func(a, b *partition) int { return int(a.id.Number) - int(b.id.Number) })
-	for _, p := range ps {
-		p.mu.Lock()
-		if p.mu.phase == phaseStarting {
-			bad("partition %s does not run yet: %s", p.id, p.mu.reason)
-		}
-		for to, err := range p.mu.failingErr {
-			if since := now.Sub(p.mu.failing[to]); err != nil && since >= writesFailing {
-				bad("partition %s: %s can't be written for %v: %w", p.id, [2]string{"retries", "dead letters"}[to], since.Round(time.Second), err)
-			}
-		}
-		for _, s := range p.mu.streams {
-			if s.window.n == 0 {
-				continue
-			}
-			if d := s.window.at(0).d; d != nil && d.handed != nil && d.state.Load() == pending && now.Sub(*d.handed) >= w.cfg.StuckAfter {
-				bad("partition %s: the message at offset %d with key %s is unsettled in its handler for %v", p.id, d.origin(), quote(d.key), now.Sub(*d.handed).Round(time.Second))
-			}
-		}
-		p.mu.Unlock()
+	o.Offset, o.Key, o.Attempt = d.origin(), slices.Clone(d.key), int(d.attempt)
+	if d.handed != nil {
+		o.Handed = *d.handed
 	}
-	return errors.Join(errs...)
+	return o
 }

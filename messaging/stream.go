@@ -46,6 +46,9 @@ type stream struct {
 
 	highWater int64 // the stable end, as last heard of; -1: never
 
+	ages  ages
+	vigil vigil
+
 	suspect int64 // what is handled alone: an offset; -1: nothing
 	crashes uint64
 
