@@ -216,6 +216,18 @@ func (c *channelConsumer) Stats() Stats { return c.w.Stats() }
 // Health returns what keeps the consumer from its work: see [Worker.Health].
 func (c *channelConsumer) Health() error { return c.w.Health() }
 
+// Pause sends nothing more to the channel until Resume, but for the one message
+// that may wait there.
+func (c *channelConsumer) Pause() { c.w.Pause() }
+
+// Resume ends a Pause.
+func (c *channelConsumer) Resume() { c.w.Resume() }
+
+var (
+	_ Inspector = (*channelConsumer)(nil)
+	_ Inspector = (*Worker)(nil)
+)
+
 func (c *channelConsumer) Start() error {
 	c.mu.Lock()
 	if c.mu.started || c.mu.stopped {

@@ -36,6 +36,28 @@ type Consumer interface {
 	Messages() <-chan Message
 }
 
+// Inspector says how a consumer is, and pauses it. Each *Worker is one, and each
+// Consumer of a Client that NewClient has made:
+//
+//	if err := consumer.(messaging.Inspector).Health(); err != nil {
+//
+// Its methods may be called at any time, also before the start and after the end.
+type Inspector interface {
+	// Stats returns how the consumer is in this process.
+	Stats() Stats
+
+	// Health returns nil when the consumer does what it is there for, and
+	// otherwise an error that says everything that keeps it from it: see
+	// [Worker.Health].
+	Health() error
+
+	// Pause keeps messages from being given to handlers, or to the channel, until
+	// Resume. Those that are out are settled as before, and partitions stay with
+	// this process.
+	Pause()
+	Resume()
+}
+
 // Message is one message, to be settled once. Those of this package are also a
 // [Delivery].
 type Message interface {
