@@ -52,7 +52,7 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 			p.arriveAllLocked(s, f.Messages, from, to, nil)
 		}
 		if last := to == f.Count; last {
-			s.highWater = max(s.highWater, f.StableEnd)
+			s.highWater, s.heard = max(s.highWater, f.StableEnd), s.brought
 			if s.tier != streamInput {
 				s.next = max(s.next, f.Next)
 			}

@@ -6,17 +6,37 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
 )
 
 // writesFailing is how long retries or dead letters can't be written before the
 // process is no longer ready.
 const writesFailing = 5 * time.Second
 
+// readsFailing is likewise how long a partition can't be read, if StuckAfter is
+// not shorter. While a broker is restarted others take over its partitions, which
+// is soon done and no reason.
+const readsFailing = 30 * time.Second
+
+// unreadable returns the partitions of topics that can't be read just now.
+func (w *Worker) unreadable() map[topic.Partition]kafka.ReadFailure {
+	w.mu.Lock()
+	r := w.mu.reader
+	w.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.Failing()
+}
+
 // Health returns nil when the consumer does what it is there for, and otherwise
 // everything that keeps it from it:
 //
 //   - it has not joined its group, or a partition does not run yet;
-//   - commits fail, or retries or dead letters can't be written;
+//   - commits fail, retries or dead letters can't be written, or a partition or
+//     its delay topics can't be read;
 //   - a message, whichever, has been with a handler for longer than
 //     Config.StuckAfter, or unacked since the handler returned Later;
 //   - the oldest unsettled message of a partition or of a delay topic makes no
@@ -46,6 +66,7 @@ func (w *Worker) Health() error {
 	paused := w.mu.paused
 	ps := slices.Collect(maps.Values(w.mu.partitions))
 	w.mu.Unlock()
+	failing := w.unreadable()
 	open, last := w.breaker.ailing()
 	if !open.IsZero() && now.Sub(open) >= w.cfg.StuckAfter {
 		bad("the circuit breaker is open since %s, as handlers fail: %w", open.UTC().Format(time.RFC3339), last)
@@ -62,6 +83,9 @@ func (w *Worker) Health() error {
 			}
 		}
 		for _, s := range p.mu.streams {
+			if f, ok := failing[s.id]; ok && p.mu.phase == phaseRunning && now.Sub(f.Since) >= min(readsFailing, w.cfg.StuckAfter) {
+				bad("partition %s: %s can't be read for %v: %w", p.id, s.id, since(f.Since), f.Err)
+			}
 			for _, d := range s.suspectsLocked() {
 				if p.stuckLocked(d, now) {
 					bad("partition %s: the message at offset %d with key %s is unsettled in its handler for %v", p.id, d.origin(), quote(d.key), since(*d.handed))

@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/topic"
 )
 
 // Stats says how a consumer is in this process.
@@ -40,7 +44,7 @@ type Stats struct {
 type PartitionStats struct {
 	Partition int32
 	Phase     string // starting, running or draining
-	Reason    string // why it does not run yet, or why its writes fail
+	Reason    string // why it does not run yet, or what of it can't be read or written
 	Since     time.Time
 
 	Committed int64 // the offset
@@ -76,6 +80,7 @@ func (w *Worker) Stats() Stats {
 	}
 	ps := slices.Collect(maps.Values(w.mu.partitions))
 	w.mu.Unlock()
+	failing := w.unreadable()
 	m := &w.metrics
 	state, opened := w.breaker.status()
 	s.Breaker, s.BreakerOpened = string(state), opened
@@ -85,7 +90,7 @@ func (w *Worker) Stats() Stats {
 	s.Abandoned, s.WriteFailures = m.abandoned.Load(), m.writeFailures.Load()
 	s.DeadLetters = m.letters()
 	for _, p := range ps {
-		if st, ok := p.stats(); ok {
+		if st, ok := p.stats(failing); ok {
 			s.Partitions = append(s.Partitions, st)
 		}
 	}
@@ -93,7 +98,7 @@ func (w *Worker) Stats() Stats {
 	return s
 }
 
-func (p *partition) stats() (PartitionStats, bool) {
+func (p *partition) stats(failing map[topic.Partition]kafka.ReadFailure) (PartitionStats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.phase == phaseFenced {
@@ -113,6 +118,9 @@ func (p *partition) stats() (PartitionStats, bool) {
 		}
 	}
 	for _, s := range p.mu.streams {
+		if f, ok := failing[s.id]; ok && p.mu.phase == phaseRunning {
+			st.Reason = strings.TrimPrefix(fmt.Sprintf("%s; %s can't be read for %v: %v", st.Reason, s.id, time.Since(f.Since).Round(time.Second), f.Err), "; ")
+		}
 		st.Backlog += s.window.unsettled
 		st.Unsaved += s.overflow
 		st.Bytes += s.held()

@@ -44,7 +44,8 @@ type stream struct {
 	want, paused bool // it is to be fetched no further; it is not
 	full         time.Time
 
-	highWater int64 // the stable end, as last heard of; -1: never
+	highWater int64     // the stable end, as last heard of; -1: never
+	heard     time.Time // when that was
 
 	ages  ages
 	vigil vigil

@@ -61,8 +61,9 @@ type Worker struct {
 		partitions map[int32]*partition // that are claimed: also those that drain
 		begun      []*partition         // of these, those that do not run yet
 		topics     map[string]kafka.TopicInfo
-		admin      string // where this process's admin API is
-		commitErr  error  // of the last commit; nil if it succeeded
+		reader     *kafka.Reader // that of fetch; nil before there is one
+		admin      string        // where this process's admin API is
+		commitErr  error         // of the last commit; nil if it succeeded
 		commitAt   time.Time
 		since      time.Time
 	}
@@ -207,6 +208,9 @@ func (w *Worker) connect() (err error) {
 	if w.fetch.reader, err = kafka.NewReader(kc, kafka.ReaderConfig{Committed: true, MaxWait: fetchWait, MaxBytes: int(min(w.cfg.MaxBytes/4, answerMax))}); err != nil {
 		return err
 	}
+	w.mu.Lock()
+	w.mu.reader = w.fetch.reader
+	w.mu.Unlock()
 	w.member, err = kafka.NewMember(kc, kafka.MemberConfig{
 		Group: w.group, Instance: w.cfg.Instance, Topics: []string{w.cfg.Topic},
 		SessionTimeout: w.cfg.SessionTimeout, HeartbeatInterval: w.cfg.HeartbeatInterval,
@@ -249,6 +253,7 @@ func (w *Worker) serve(ctx context.Context) error {
 	w.pool.start()
 	running.Go(func() { w.fetch.run(inner) })
 	running.Go(func() { w.commitLoop(inner) })
+	running.Go(func() { w.lagLoop(inner) })
 	running.Go(func() {
 		if err := w.member.Run(inner, w.assigned); err != nil {
 			w.fail(err)

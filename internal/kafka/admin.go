@@ -251,11 +251,8 @@ func (a *Admin) Offsets(ctx context.Context, at At, parts ...topic.Partition) (m
 	return listOffsets(ctx, a.cl, at, parts...)
 }
 
-func listOffsets(ctx context.Context, cl *kgo.Client, at At, parts ...topic.Partition) (map[topic.Partition]int64, error) {
-	offsets := make(map[topic.Partition]int64, len(parts))
-	if len(parts) == 0 {
-		return offsets, nil
-	}
+// listOffsetsRequest asks for the offset at a place of each partition.
+func listOffsetsRequest(at At, parts []topic.Partition) *kmsg.ListOffsetsRequest {
 	const earliest, latest = -2, -1
 	stamp, isolation := int64(latest), int8(0)
 	switch at.place {
@@ -280,6 +277,15 @@ func listOffsets(ctx context.Context, cl *kgo.Client, at At, parts ...topic.Part
 		t.Topic, t.Partitions = name, rps
 		req.Topics = append(req.Topics, t)
 	}
+	return req
+}
+
+func listOffsets(ctx context.Context, cl *kgo.Client, at At, parts ...topic.Partition) (map[topic.Partition]int64, error) {
+	offsets := make(map[topic.Partition]int64, len(parts))
+	if len(parts) == 0 {
+		return offsets, nil
+	}
+	req := listOffsetsRequest(at, parts)
 	resp, err := req.RequestWith(ctx, cl)
 	if err != nil {
 		return nil, fmt.Errorf("list offsets: %w", classed(err))

@@ -322,6 +322,7 @@ func (r *reading) settleLocked(a *asked) {
 	}
 	if a.err == nil {
 		c.fails, c.unknown = 0, 0
+		delete(r.mu.failing, c.partition)
 	}
 	if a.next == a.at && a.err == nil {
 		a.messages.Recycle()

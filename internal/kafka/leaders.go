@@ -62,6 +62,7 @@ func (r *reading) assignLocked(c *consumed) {
 // failLocked has a partition looked up that could not be fetched, or found.
 func (r *reading) failLocked(c *consumed, err error) {
 	c.fails++
+	r.failingLocked(c.partition, err)
 	c.due = time.Now().Add(lookPause(c.fails))
 	if c.leader != nil {
 		c.leader.leaveLocked(c, false)
@@ -210,6 +211,7 @@ func (r *reading) failTopicLocked(name string, err error) {
 		if p.Topic == name {
 			read = true
 			r.stopLocked(p, false)
+			r.failingLocked(p, readError(err))
 		}
 	}
 	if !read {

@@ -83,7 +83,8 @@ type reading struct {
 		each    int         // see LimitPartition; 0: as configured
 		ready   []*consumed // which have something for Poll, in the order in which it came
 		failed  []error     // of whole topics, likewise
-		ended   bool        // no goroutine is begun any more
+		failing map[topic.Partition]ReadFailure
+		ended   bool // no goroutine is begun any more
 	}
 	running sync.WaitGroup // its goroutines
 }
@@ -119,6 +120,7 @@ func (r *reading) init(life context.Context, cl *kgo.Client, config fetchConfig,
 	r.arrived, r.look = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.mu.parts = make(map[topic.Partition]*consumed)
 	r.mu.paused = make(map[topic.Partition]bool)
+	r.mu.failing = make(map[topic.Partition]ReadFailure)
 	r.mu.topics = make(map[string]*known)
 	r.mu.leaders = make(map[int32]*fetcher)
 	for _, name := range topics {
@@ -154,6 +156,7 @@ func (r *reading) StopConsuming(parts ...topic.Partition) {
 	defer r.mu.Unlock()
 	for _, p := range parts {
 		r.stopLocked(p, false)
+		delete(r.mu.failing, p)
 	}
 }
 
@@ -178,6 +181,7 @@ func (r *reading) Pause(parts ...topic.Partition) {
 	defer r.mu.Unlock()
 	for _, p := range parts {
 		r.mu.paused[p] = true
+		delete(r.mu.failing, p)
 		// Of what no leader is asked for, nothing was fetched: what came is why.
 		if c := r.mu.parts[p]; c != nil && c.leader != nil {
 			r.dropLocked(c)
@@ -377,6 +381,7 @@ func (r *reading) explain(ctx context.Context, f failed) error {
 		return nil
 	}
 	r.stopLocked(f.partition, false)
+	r.failingLocked(f.partition, why)
 	return why
 }
 
