@@ -102,6 +102,9 @@ func syncDir(fs vfs.FS, dir string) error {
 
 // isLocked reports whether opening failed because the database is open.
 func isLocked(err error) bool {
+	if path := (*os.PathError)(nil); errors.As(err, &path) {
+		return false // the file could not even be opened
+	}
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) ||
 		strings.Contains(err.Error(), "lock held by current process")
 }

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -76,6 +78,9 @@ func open(c Config) (_ *Owner, err error) {
 	o.compactions = newCompactions()
 	opts := o.pebbleOptions(budget)
 	if err := checkVersion(c, opts); err != nil {
+		if e := o.ended(); e != nil {
+			return nil, e // what a disk says that has stopped is no damage
+		}
 		return nil, err
 	}
 	db, err := pebble.Open(c.Dir, opts)
@@ -156,17 +161,35 @@ func checkVersion(c Config, opts *pebble.Options) error {
 	return nil
 }
 
+// openError says in the package's words why a database does not open. The
+// storage library has no one error for files that are missing, cut short, or not
+// what their names say. So what the machine or another version is not to blame
+// for is damage: at worst, a copy that was whole is restored once more.
 func openError(err error) error {
+	text := err.Error()
 	switch {
-	case strings.Contains(err.Error(), "unknown format major version"): // of the storage library's own files
-		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	case errors.Is(err, ErrInUse), errors.Is(err, ErrCorrupt), errors.Is(err, ErrNewerFormat), errors.Is(err, ErrInterrupted), errors.Is(err, ErrFatal):
+		return err
 	case isLocked(err):
 		return fmt.Errorf("%w: %w", ErrInUse, err)
-	case pebble.IsCorruptionError(err):
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	default:
+	case strings.Contains(text, "written in unknown format"), strings.Contains(text, "unknown format major version"): // of the storage library's own files
+		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	case !pebble.IsCorruptionError(err) && ofTheMachine(err):
 		return err
 	}
+	return fmt.Errorf("%w: %w", ErrCorrupt, err)
+}
+
+// ofTheMachine says whether an error is about what the process may and can do,
+// not about what the files hold.
+func ofTheMachine(err error) bool {
+	for _, e := range []error{syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO,
+		syscall.ENAMETOOLONG, syscall.ENOTDIR, syscall.ELOOP, syscall.ENODEV, syscall.ENXIO, syscall.ESTALE, syscall.EBUSY, syscall.EINTR, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 func (o *Owner) pebbleOptions(b *Budget) *pebble.Options {
