@@ -18,6 +18,13 @@ func (a *application) general() general {
 	return general{a.process, a.Memory}
 }
 
+// elsewhere is the configuration with a broker that need not be there.
+func (a *application) elsewhere() consumer.Config {
+	cfg := a.Config
+	cfg.Cluster.Brokers = []string{"localhost:9092"}
+	return cfg
+}
+
 // serve runs the consumers, with a broker if none is named, and the admin API
 // beside them.
 func (a *application) serve(ctx context.Context, p *program) (err error) {
@@ -26,7 +33,11 @@ func (a *application) serve(ctx context.Context, p *program) (err error) {
 	a.Registerer = registry
 	var own *within
 	if len(a.Cluster.Brokers) == 0 {
-		if own, err = a.embedded.start(p, a.StateDir, registry); err != nil {
+		// What is wrong is found before there is a broker, with a directory.
+		if _, err := consumer.New(a.elsewhere(), a.consumers...); err != nil {
+			return a.explain(err, fields)
+		}
+		if own, err = a.embedded.start(ctx, p, a.StateDir, a.DrainTimeout, registry); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, own.close()) }() // after everything that uses it

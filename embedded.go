@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -107,16 +108,36 @@ const (
 	consumersLeast = 64 << 20
 )
 
+// lockPoll is how often a directory that another program has is tried again.
+const lockPoll = 50 * time.Millisecond
+
 // start opens the broker in a state directory. It takes a quarter of the
-// program's memory, and leaves the others.
-func (e *embedded) start(p *program, stateDir string, metrics prometheus.Registerer) (*within, error) {
+// program's memory, and leaves the others. While another program has the
+// directory, as one does that drains, it waits for up to patience.
+func (e *embedded) start(ctx context.Context, p *program, stateDir string, patience time.Duration, metrics prometheus.Registerer) (*within, error) {
 	memory := max(brokerLeast, p.memory/4)
-	b, err := broker.Open(filepath.Join(stateDir, brokerDir), broker.Config{
+	cfg := broker.Config{
 		Listen: e.listen, Advertise: e.advertise, Insecure: e.insecure,
 		Settings: map[string]string{"num.partitions": fmt.Sprint(e.partitions)},
 		Memory:   memory,
 		Logger:   p.log,
-	})
+	}
+	dir, begun := filepath.Join(stateDir, brokerDir), time.Now()
+	b, err := broker.Open(dir, cfg)
+	for waits := false; errors.Is(err, broker.ErrLocked) && time.Since(begun) < patience; b, err = broker.Open(dir, cfg) {
+		if !waits {
+			waits = true
+			p.log.Info("another program has the state directory, and is waited for", "state", stateDir, "for", patience, "holder", err)
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+	}
+	if errors.Is(err, broker.ErrLocked) {
+		return nil, fmt.Errorf("%w: stop that one, or give this one a --state-dir of its own", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/signals"
 )
 
 // Main runs the consumers as this process's program, and does not return.
@@ -69,11 +71,17 @@ func Run(ctx context.Context, o Options, consumers ...consumer.Consumer) int {
 // second ends the process.
 func stopContext() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	signals := make(chan os.Signal, 2) // both may come before the first is looked at
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	came := make(chan os.Signal, 4) // all may come before the first is looked at
+	signal.Notify(came, syscall.SIGINT, syscall.SIGTERM)
 	go func() { // which lives as long as the process
-		cancel(fmt.Errorf("signal: %v", <-signals))
-		second := <-signals
+		var echo signals.Echo
+		first := <-came
+		echo.First(first, time.Now())
+		cancel(fmt.Errorf("signal: %v", first))
+		second := <-came
+		for echo.Hears(second, time.Now()) {
+			second = <-came
+		}
 		fmt.Fprintf(os.Stderr, "second signal (%v): exiting at once\n", second)
 		status := 1
 		if s, ok := second.(syscall.Signal); ok {

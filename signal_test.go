@@ -83,6 +83,24 @@ func (c *child) signal(s os.Signal) {
 	}
 }
 
+// insist sends a signal until the process has ended: at first it may be taken for
+// the one before, once more.
+func (c *child) insist(s os.Signal) {
+	c.t.Helper()
+	for tick := time.NewTicker(50 * time.Millisecond); ; {
+		if err := c.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			c.t.Fatal(err)
+		}
+		select {
+		case err := <-c.ended:
+			c.ended <- err
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // status waits for the end and returns the exit status.
 func (c *child) status() int {
 	c.t.Helper()
@@ -127,6 +145,20 @@ func TestSignalDrains(t *testing.T) {
 	}
 }
 
+// A signal that comes twice at once, as timeout(1) sends it, to the process and to
+// its group, is one: it drains.
+func TestSignalTwiceAtOnce(t *testing.T) {
+	c := startChild(t, "counter")
+	c.signal(syscall.SIGTERM)
+	c.signal(syscall.SIGTERM)
+	if status := c.status(); status != 0 {
+		t.Errorf("exit status %d, want 0:\n%s", status, c.stderr)
+	}
+	if strings.Contains(c.stderr.String(), "second signal (") {
+		t.Errorf("it was taken for two:\n%s", c.stderr)
+	}
+}
+
 // A drain ends at its deadline, also in the middle of a call that does not.
 func TestDrainDeadline(t *testing.T) {
 	c := startChild(t, "sleeper", "--drain=500ms")
@@ -155,7 +187,7 @@ func TestSecondSignal(t *testing.T) {
 			c.signal(syscall.SIGTERM)
 			c.stderr.wait(t, `"msg":"stopping`, 1)
 			began := time.Now()
-			c.signal(s)
+			c.insist(s)
 			if status := c.status(); status != want {
 				t.Errorf("exit status %d, want %d:\n%s", status, want, c.stderr)
 			}

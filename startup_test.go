@@ -2,10 +2,12 @@ package pawl_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,8 +80,16 @@ func TestUsageErrors(t *testing.T) {
 			`--application "Word.Count": application name "Word.Count": want lower-case letters, digits and hyphens`,
 			`--drain "5h": drain timeout is 5h0m0s: want 10ms to 1h0m0s`,
 		}},
+		{[]string{"--application=../../../x", "--drain=5h"}, nil, []string{
+			`--application "../../../x": application name "../../../x": want lower-case letters, digits and hyphens`,
+			`--drain "5h": drain timeout is 5h0m0s: want 10ms to 1h0m0s`,
+		}},
 	} {
-		status, stdout, stderr := program(t, tt.args, tt.env, counter{})
+		home := t.TempDir()
+		status, stdout, stderr := program(t, tt.args, append(slices.Clone(tt.env), "HOME="+home), counter{})
+		if left, err := os.ReadDir(home); err != nil || len(left) > 0 {
+			t.Errorf("%q %q: %v is made for a program that does not start, %v", tt.args, tt.env, left, err)
+		}
 		want := ""
 		for _, line := range tt.want {
 			want += "wordcount: " + line + "\n"
@@ -184,6 +194,43 @@ func TestStartErrors(t *testing.T) {
 	}
 	if status := holder.status(); status != 0 {
 		t.Errorf("exit status of the holder %d, want 0:\n%s", status, holder.stderr)
+	}
+}
+
+// A program whose state directory, with the broker in it, another one still has
+// waits for that to drain, as it does for a directory of state alone; when it does
+// not end, the error says who has it and what to do.
+func TestBrokerDirectoryIsWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, []string{"--state-dir", dir}, counter{})
+	first.stderr.wait(t, `"msg":"running"`, 1)
+	status, stdout, stderr := program(t, []string{"--state-dir", dir, "--drain=100ms"}, nil, counter{})
+	checkStartError(t, status, stdout, stderr, []string{"open broker " + dir, "in use by another broker", fmt.Sprintf("process %d ", os.Getpid()), "stop that one, or give this one a --state-dir of its own"})
+
+	second := start(t, []string{"--state-dir", dir, "--drain=1m"}, counter{})
+	second.stderr.wait(t, `"msg":"another program has the state directory, and is waited for"`, 1)
+	if status := first.status(); status != 0 {
+		t.Errorf("exit status of the first %d, want 0:\n%s", status, first.stderr)
+	}
+	second.stderr.wait(t, `"msg":"running"`, 1)
+	if status := second.status(); status != 0 {
+		t.Errorf("exit status of the second %d, want 0:\n%s", status, second.stderr)
+	}
+}
+
+// A directory that this user may not write says so, and what is needed.
+func TestDirectoryWithoutPermission(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write everywhere")
+	}
+	b, _ := broker(t, "words", "totals")
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--state-dir", filepath.Join(dir, "new")}, {"--brokers", b.Addr(), "--state-dir", filepath.Join(dir, "new")}, {"--brokers", b.Addr(), "--state-dir", dir}} {
+		status, stdout, stderr := program(t, args, nil, counter{})
+		checkStartError(t, status, stdout, stderr, []string{dir, "permission denied", "this user needs write permission there"})
 	}
 }
 

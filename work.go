@@ -70,7 +70,13 @@ func (q *queue) serve(ctx context.Context, p *program) (err error) {
 	q.Topic, q.Logger, q.Registerer = q.topic, p.log, registry
 	var own *within
 	if len(q.Cluster.Brokers) == 0 {
-		if own, err = q.embedded.start(p, q.stateDir, registry); err != nil {
+		// What is wrong is found before there is a broker, with a directory.
+		elsewhere := q.Config
+		elsewhere.Cluster.Brokers = []string{"localhost:9092"}
+		if _, err := messaging.New(elsewhere, q.handler); err != nil {
+			return q.explain(err, workFields)
+		}
+		if own, err = q.embedded.start(ctx, p, q.stateDir, q.DrainTimeout, registry); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, own.close()) }() // after everything that uses it

@@ -15,9 +15,8 @@ import (
 	"github.com/pawlstream/pawl/topic"
 )
 
-// stamper publishes, for each key that changed, the time at which the oldest
-// message of the transaction with that key was sent, so that what is measured
-// is the worst of each transaction and key.
+// stamper counts the messages of each key, and publishes for each when it was
+// due, which its value says.
 type stamper struct {
 	input  topic.Of[[]byte]
 	output topic.Of[[]byte]
@@ -100,11 +99,13 @@ func (b bench) latency(rate, partitions int) error {
 		begun := time.Now()
 		warm := int(float64(rate) * warmUp.Seconds())
 		for i := range warm + total {
-			// Open loop: sent when it is due, whatever came back.
-			time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Second / time.Duration(rate))))
+			// Open loop: sent when it is due, whatever came back. A sender that
+			// lags is part of what a message waits for.
+			due := begun.Add(time.Duration(i) * time.Second / time.Duration(rate))
+			time.Sleep(time.Until(due))
 			value := make([]byte, 90)
 			if i >= warm {
-				binary.BigEndian.PutUint64(value, uint64(time.Now().UnixNano()))
+				binary.BigEndian.PutUint64(value, uint64(due.UnixNano()))
 			}
 			producer.Produce(ctx, &kgo.Record{Topic: input, Key: fmt.Appendf(nil, "k%09d", i*7919%100_000), Value: value}, nil)
 		}

@@ -34,7 +34,7 @@ type holder struct {
 // takeLock makes the directory and locks it. It touches nothing else.
 func takeLock(fs vfs.FS, dir string) (*lock, error) {
 	if err := makeDir(fs, dir); err != nil {
-		return nil, err
+		return nil, permitted(err)
 	}
 	name := filepath.Join(dir, lockFile)
 	if fs != vfs.Default {
@@ -46,7 +46,7 @@ func takeLock(fs vfs.FS, dir string) (*lock, error) {
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return nil, err
+		return nil, permitted(err)
 	}
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -76,6 +76,15 @@ func takeLock(fs vfs.FS, dir string) (*lock, error) {
 		return nil, errors.Join(fmt.Errorf("write %s: %w", name, err), f.Close())
 	}
 	return &lock{file: f}, nil
+}
+
+// permitted adds to an error that says that something is not permitted what would
+// be.
+func permitted(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w: this user needs write permission there", err)
+	}
+	return err
 }
 
 // whoHas says in words what a lock file says.

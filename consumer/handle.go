@@ -87,6 +87,9 @@ func (h *handle) Context() context.Context          { return h.ctx }
 // recordOverhead is what a record takes in memory besides its bytes.
 const recordOverhead = 128
 
+// headerOverhead is what one of its headers does.
+const headerOverhead = 48
+
 // publish takes a message that user code publishes.
 func (h *handle) publish(o topic.Out) error {
 	if h.fenced.Load() {
@@ -97,6 +100,9 @@ func (h *handle) publish(o topic.Out) error {
 	}
 	h.out = append(h.out, kafka.Record{Topic: o.Topic.Name(), Partition: o.Partition, Key: o.Key, Value: o.Value, Headers: o.Headers, Timestamp: o.Timestamp})
 	h.outBytes += int64(len(o.Key)+len(o.Value)) + recordOverhead
+	for i := range o.Headers {
+		h.outBytes += int64(len(o.Headers[i].Key)+len(o.Headers[i].Value)) + headerOverhead
+	}
 	h.outputs.add(o.Topic)
 	return nil
 }

@@ -349,6 +349,9 @@ func TestI8TransactionIsBoundedInBytes(t *testing.T) {
 		"output": func(e topic.Envelope, s consumer.Shard, pub *topic.Publisher) error {
 			return lines.Publish(pub, strings.Repeat("x", 10_000))
 		},
+		"headers": func(e topic.Envelope, s consumer.Shard, pub *topic.Publisher) error {
+			return lines.Publish(pub, "x", topic.Headers(topic.Header{Key: "h", Value: make([]byte, 10_000)}))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(t *testing.T) {

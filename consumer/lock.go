@@ -27,15 +27,12 @@ const lockPoll = 50 * time.Millisecond
 // then its error names the holder.
 func lockDir(ctx context.Context, log *slog.Logger, dir, instance string, patience time.Duration) (*dirLock, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make state directory %s: %w", dir, err)
+		return nil, fmt.Errorf("make state directory %s: %w", dir, permitted(err))
 	}
 	name := filepath.Join(dir, "lock")
 	file, err := openLock(ctx, log, name, patience)
-	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("lock state directory %s: %w: this user needs write permission there", dir, err)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("lock state directory %s: %w", dir, err)
+		return nil, fmt.Errorf("lock state directory %s: %w", dir, permitted(err))
 	}
 	deadline := time.Now().Add(patience)
 	for {
@@ -92,6 +89,15 @@ func openLock(ctx context.Context, log *slog.Logger, name string, patience time.
 			return nil, errors.Join(err, context.Cause(ctx))
 		}
 	}
+}
+
+// permitted adds to an error that says that something is not permitted what would
+// be.
+func permitted(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: this user needs write permission there", err)
+	}
+	return err
 }
 
 func writeAt(f *os.File, text string) error {

@@ -182,6 +182,14 @@ func TestLostChangelog(t *testing.T) {
 				if got := stored(cl, "words-000"); len(got) == 0 && name == "p1" {
 					t.Error("nothing was consumed again")
 				}
+				if got := cl.Metric(name, "pawl_state_discarded_total"); got < 1 {
+					t.Errorf("a loss that was accepted is counted %v times, want 1 at least", got)
+				}
+				send(cl, "c")
+				cl.Settle()
+				if got := stored(cl, "words-000")["c"]; got != 1 {
+					t.Errorf("after the loss, c is counted %d times, want 1", got)
+				}
 			})
 		})
 	}

@@ -139,8 +139,11 @@ func (r *incarnation) open(ctx context.Context) error {
 			r.position.Next = max(r.position.Next, log.Start)
 			return nil
 		case changelog.Empty:
-			if log.Start > 0 && !s.app.cfg.AcceptStateLoss {
-				return fmt.Errorf("changelog %s begins at offset %d and there is no local copy: %w: records were deleted from it; see Config.AcceptStateLoss", part, log.Start, ErrStateLost)
+			if log.Start > 0 {
+				lost := fmt.Errorf("changelog %s begins at offset %d and there is no local copy: %w: records were deleted from it", part, log.Start, ErrStateLost)
+				if err := s.stateLost(lost); err != nil {
+					return err
+				}
 			}
 			r.position = changelog.Position{Changelog: log.ID, Next: log.Start}
 			return nil
@@ -163,7 +166,7 @@ func (r *incarnation) openDatabase() error {
 		i.InitOptions(&options)
 	}
 	if err := os.MkdirAll(filepath.Dir(s.dir()), 0o755); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
+		return fmt.Errorf("make state directory: %w", permitted(err))
 	}
 	db, err := store.Open(store.Config{
 		Dir: s.dir(), Options: options, Budget: s.app.budget, Logger: r.log,
@@ -488,7 +491,7 @@ func (r *incarnation) outOfRange(e *kafka.OffsetRangeError, why string, anew boo
 			next = e.End
 		}
 	default:
-		return 0, fmt.Errorf("%s: %w: messages that were not consumed are gone; Config.OnOffsetOutOfRange can go on without them", why, e)
+		return 0, fmt.Errorf("%s: %w: Config.OnOffsetOutOfRange (--on-offset-out-of-range) can go on from the earliest message or the latest", why, e)
 	}
 	skipped := max(0, next-e.Offset)
 	r.log.Warn("messages are missing", "partition", e.Partition.String(), "reason", why, "offset", e.Offset, "earliest", e.Earliest, "end", e.End, "decision", string(decision), "going on from", next, "skipped", skipped)

@@ -262,18 +262,27 @@ func (a *App) advised(ctx context.Context, set *set) (map[topic.Partition]advice
 // checkStateLost is asked when a shard's changelog holds no offsets record. If
 // the group was advised of offsets for the shard, there was one.
 func (a *App) checkStateLost(ctx context.Context, s *shard) error {
-	if a.cfg.AcceptStateLoss {
-		return nil
-	}
 	advised, err := a.advised(ctx, s.set)
 	if err != nil {
 		return err
 	}
 	for p, adv := range advised {
 		if p.Number == s.partition {
-			return fmt.Errorf("the group has consumed %s with state in changelog %s (topic ID %s), which now holds none: %w; see Config.AcceptStateLoss", p, ChangelogTopic(a.cfg.Application, s.set.name), adv.Changelog, ErrStateLost)
+			return s.stateLost(fmt.Errorf("the group has consumed %s with state in changelog %s (topic ID %s), which now holds none: %w", p, ChangelogTopic(a.cfg.Application, s.set.name), adv.Changelog, ErrStateLost))
 		}
 	}
+	return nil
+}
+
+// stateLost is what becomes of a shard whose state is lost: it fails, or, where
+// that was accepted beforehand, begins with what there is, which is told and
+// counted, so that a loss that nobody has expected is not one in silence.
+func (s *shard) stateLost(why error) error {
+	if !s.app.cfg.AcceptStateLoss {
+		return fmt.Errorf("%w; Config.AcceptStateLoss (--accept-state-loss) begins without it", why)
+	}
+	s.log.Warn("state is lost, and that was accepted: the shard begins without it", "reason", why)
+	s.app.metrics.discarded.WithLabelValues("accepted").Inc()
 	return nil
 }
 

@@ -43,7 +43,8 @@ func (d *Description) Set() string {
 }
 
 // Partitions returns the number of partitions that Pawl creates the topic
-// with, or 0 for the broker's default.
+// with, or 0 where nothing says so. What happens to such a topic that is missing
+// is for whoever creates it: see consumer.Config.CreateTopics.
 func (d *Description) Partitions() int { return d.partitions }
 
 // Settings returns a copy of the topic settings, by the broker's own names,
@@ -57,8 +58,7 @@ func (d *Description) String() string { return d.name }
 // messages: [Partitions], [Compacted], [Set], [Configured].
 type Setting func(*Description)
 
-// Partitions sets how many partitions the topic is created with, in place of
-// the broker's default.
+// Partitions sets how many partitions the topic is created with.
 func Partitions(n int) Setting {
 	if n < 1 {
 		panic(fmt.Sprintf("pawl: a topic can't have %d partitions", n))

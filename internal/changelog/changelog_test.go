@@ -110,6 +110,8 @@ func TestI7Judge(t *testing.T) {
 		{"behind, young", &Position{Changelog: id, Next: 150, AtEnd: now.Add(-18 * time.Hour)}, Resume},
 		{"behind, old", &Position{Changelog: id, Next: 150, AtEnd: now.Add(-18*time.Hour - time.Second)}, TooOld},
 		{"behind, from the future", &Position{Changelog: id, Next: 150, AtEnd: now.Add(time.Hour)}, Resume},
+		{"behind, from a future that no clock differs by", &Position{Changelog: id, Next: 150, AtEnd: now.Add(6*time.Hour + time.Second)}, TooOld},
+		{"at the end, from such a future", &Position{Changelog: id, Next: 199, AtEnd: now.Add(24 * time.Hour)}, Resume},
 		{"below the start", &Position{Changelog: id, Next: 99, AtEnd: now}, BelowStart},
 		{"beyond the end", &Position{Changelog: id, Next: 201, AtEnd: now}, PastEnd},
 		{"another topic", &Position{Changelog: topic.ID{2}, Next: 200, AtEnd: now}, OtherTopic},

@@ -92,7 +92,8 @@ type Log struct {
 // Judge decides whether the copy at position p can be resumed from the log.
 // It is resumed if it stands at the end, or stood there so lately that no
 // tombstone it has not seen can be gone yet: younger than the topic's
-// tombstone retention, less a margin of a quarter.
+// tombstone retention, less a margin of a quarter. A time in the future by more
+// than that margin is from a clock that was wrong, and says nothing.
 //
 // A position is that of the last record applied, plus one, and the marker
 // that ends a transaction comes after its last record. So a copy that has
@@ -112,6 +113,8 @@ func Judge(p *Position, log Log, now time.Time) Verdict {
 		return BelowStart
 	case p.AtEnd.IsZero() || now.Sub(p.AtEnd) > log.TombstoneRetention-log.TombstoneRetention/marginDivisor:
 		return TooOld
+	case p.AtEnd.Sub(now) > log.TombstoneRetention/marginDivisor:
+		return TooOld // a clock that was that wrong says nothing
 	}
 	return Resume
 }

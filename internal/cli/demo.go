@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/internal/config"
+	"github.com/pawlstream/pawl/internal/signals"
 )
 
 // demoConfig is what the flags of the demo say.
@@ -193,8 +195,8 @@ func (r *result) findings() findings { return r.wrong }
 // onSignals calls first on the first signal to stop, and second on another,
 // upon which the process ends. stop ends that.
 func onSignals(first func(), second func(os.Signal)) (stop func()) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	came := make(chan os.Signal, 4)
+	signal.Notify(came, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	// A pipe that nobody reads from any more must not end the process before it
 	// has cleaned up. It is met as an error of the write; the signal says
 	// nothing, since it also comes for a connection that a killed process had.
@@ -203,11 +205,16 @@ func onSignals(first func(), second func(os.Signal)) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+		var echo signals.Echo
 		for asked := false; ; asked = true {
 			select {
-			case s := <-signals:
+			case s := <-came:
 				if !asked {
+					echo.First(s, time.Now())
 					first()
+					continue
+				}
+				if echo.Hears(s, time.Now()) {
 					continue
 				}
 				second(s)
@@ -222,7 +229,7 @@ func onSignals(first func(), second func(os.Signal)) (stop func()) {
 		}
 	}()
 	return func() {
-		signal.Stop(signals)
+		signal.Stop(came)
 		signal.Stop(unread)
 		close(end)
 		<-ended
