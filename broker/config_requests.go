@@ -100,9 +100,15 @@ func (b *Broker) describeSetting(own map[string]string, d definition, synonyms b
 	if v, ok := b.settings[d.broker]; ok {
 		add(d.broker, v, kmsg.ConfigSourceStaticBrokerConfig)
 	}
-	add(d.broker, d.initial, kmsg.ConfigSourceDefaultConfig)
+	if !coarser[d.broker] {
+		add(d.broker, d.initial, kmsg.ConfigSourceDefaultConfig)
+	}
 	return c
 }
+
+// coarser are the broker's settings that have no default in Kafka, since another
+// one in a coarser unit has it, which is no synonym.
+var coarser = map[string]bool{"log.retention.ms": true, "log.roll.ms": true, "log.roll.jitter.ms": true, "log.flush.interval.ms": true}
 
 func (b *Broker) describeBrokerSetting(d definition, synonyms bool) kmsg.DescribeConfigsResponseResourceConfig {
 	c := kmsg.NewDescribeConfigsResponseResourceConfig()

@@ -41,6 +41,7 @@ var runs atomic.Int64
 var deviations = map[string]map[string]string{
 	"kfake": {
 		"TestConformBadBatches":         "it does not look into batches",
+		"TestConformBadTopics":          "it takes settings, names and numbers as they are",
 		"TestConformDeleteRecords":      "it refuses an offset below the start",
 		"TestConformEmptyTransactionV1": "it takes the abort of nothing",
 		"TestConformFencing":            "it gives a zombie that initialises itself a new epoch",

@@ -99,7 +99,7 @@ func (b *Broker) metadata(c *connection, req *kmsg.MetadataRequest) answer {
 			add(t)
 		case checkTopicName(*q.Topic) != nil:
 			missing(q.Topic, [16]byte{}, kerr.InvalidTopicException.Code)
-		case (req.Version < 4 || req.AllowAutoTopicCreation) && b.settings.bool("auto.create.topics.enable") && !b.outOfSpace():
+		case (req.Version < 4 || req.AllowAutoTopicCreation) && b.settings.bool("auto.create.topics.enable") && !b.outOfSpace() && b.collidingLocked(*q.Topic) == "":
 			add(b.createTopicLocked(*q.Topic, int32(b.settings.number("num.partitions")), map[string]string{}, &o))
 		default:
 			missing(q.Topic, [16]byte{}, kerr.UnknownTopicOrPartition.Code)

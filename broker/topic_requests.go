@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -52,6 +53,21 @@ func (b *Broker) createTopics(_ *connection, req *kmsg.CreateTopicsRequest) answ
 	return answer{resp: resp, round: b.stageLocked(&o)}
 }
 
+// collidingLocked returns a topic that there is whose name differs in '.' and '_'
+// alone, or "". Kafka takes no second one of those.
+func (b *Broker) collidingLocked(name string) (other string) {
+	if !strings.ContainsAny(name, "._") {
+		return ""
+	}
+	plain := strings.ReplaceAll(name, ".", "_")
+	for other := range b.mu.topics {
+		if len(other) == len(plain) && strings.ReplaceAll(other, ".", "_") == plain {
+			return other
+		}
+	}
+	return ""
+}
+
 // plannedTopicLocked says what a topic would be like, or why it can't be.
 func (b *Broker) plannedTopicLocked(q kmsg.CreateTopicsRequestTopic) (count int32, own map[string]string, code *kerr.Error, why string) {
 	fail := func(code *kerr.Error, format string, args ...any) (int32, map[string]string, *kerr.Error, string) {
@@ -62,6 +78,9 @@ func (b *Broker) plannedTopicLocked(q kmsg.CreateTopicsRequestTopic) (count int3
 	}
 	if b.mu.topics[q.Topic] != nil {
 		return fail(kerr.TopicAlreadyExists, "topic %q already exists", q.Topic)
+	}
+	if other := b.collidingLocked(q.Topic); other != "" {
+		return fail(kerr.InvalidTopicException, "topic %q would be %q where metrics write '_' for '.'", q.Topic, other)
 	}
 	count = q.NumPartitions
 	switch {
@@ -262,7 +281,7 @@ func (b *Broker) patch(own map[string]string, changes []kmsg.IncrementalAlterCon
 			continue
 		}
 		if c.Value == nil {
-			return kerr.InvalidConfig, fmt.Sprintf("setting %s has no value", c.Name)
+			return kerr.InvalidRequest, fmt.Sprintf("setting %s has no value", c.Name)
 		}
 		v := *c.Value
 		if c.Op == kmsg.IncrementalAlterConfigOpAppend || c.Op == kmsg.IncrementalAlterConfigOpSubtract {
