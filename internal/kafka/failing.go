@@ -28,5 +28,8 @@ func (r *reading) failingLocked(p topic.Partition, err error) {
 		f.Since = time.Now()
 	}
 	f.Err = err
+	if r.mu.failing == nil {
+		r.mu.failing = make(map[topic.Partition]ReadFailure)
+	}
 	r.mu.failing[p] = f
 }

@@ -120,7 +120,6 @@ func (r *reading) init(life context.Context, cl *kgo.Client, config fetchConfig,
 	r.arrived, r.look = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.mu.parts = make(map[topic.Partition]*consumed)
 	r.mu.paused = make(map[topic.Partition]bool)
-	r.mu.failing = make(map[topic.Partition]ReadFailure)
 	r.mu.topics = make(map[string]*known)
 	r.mu.leaders = make(map[int32]*fetcher)
 	for _, name := range topics {
