@@ -306,16 +306,21 @@ func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.budget.Expect(len(owned))
+	a.group.suspects(func(id ShardID, lapsed bool) {
+		s := a.mu.shards[id]
+		switch {
+		case s == nil:
+		case owned[id]:
+			s.suspect()
+		case lapsed:
+			s.lose()
+		} // else it is not ours any more: it finishes what is open, and ends
+	})
 	for id, s := range a.mu.shards {
 		if !owned[id] {
 			s.stop()
 		}
 	}
-	a.group.suspects(func(id ShardID) {
-		if s := a.mu.shards[id]; s != nil && owned[id] {
-			s.suspect() // one that is not ours any more finishes what is open, and ends
-		}
-	})
 	for id := range owned {
 		if _, ok := a.mu.shards[id]; ok {
 			continue // also while an earlier life of it ends: removed comes back here

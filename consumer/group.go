@@ -32,6 +32,7 @@ type group struct {
 		heartbeat  time.Time     // the last that was answered without an error
 		owned      map[ShardID]bool
 		suspect    map[ShardID]bool // another process may have had them since this one last confirmed them
+		lapsed     map[ShardID]bool // those of them that were taken away when the membership had lapsed
 	}
 
 	sent map[topic.Partition]kafka.Committed // the offsets last committed, as advice; advise's own
@@ -40,7 +41,7 @@ type group struct {
 func newGroup(app *App) (*group, error) {
 	g := &group{app: app, log: app.log, changes: make(chan struct{}, 1)}
 	g.mu.changed = make(chan struct{})
-	g.mu.suspect = make(map[ShardID]bool)
+	g.mu.suspect, g.mu.lapsed = make(map[ShardID]bool), make(map[ShardID]bool)
 	g.sent = make(map[topic.Partition]kafka.Committed)
 	var topics []string
 	for _, set := range app.sets {
@@ -118,7 +119,7 @@ func (g *group) heartbeat(ctx context.Context) error {
 		g.mu.Unlock()
 		return kafka.ErrRebalancing
 	}
-	lapsed := !g.mu.heartbeat.IsZero() && time.Since(g.mu.heartbeat) >= g.app.cfg.SessionTimeout
+	lapsed := g.lapsedLocked()
 	if lapsed {
 		for id := range g.mu.owned {
 			g.mu.suspect[id] = true
@@ -131,6 +132,12 @@ func (g *group) heartbeat(ctx context.Context) error {
 		g.tell()
 	}
 	return nil
+}
+
+// lapsedLocked says whether the last heartbeat is so old that the coordinator has
+// taken this process for dead meanwhile.
+func (g *group) lapsedLocked() bool {
+	return !g.mu.heartbeat.IsZero() && time.Since(g.mu.heartbeat) >= g.app.cfg.SessionTimeout
 }
 
 // tell wakes whoever acts on assignments.
@@ -152,9 +159,13 @@ func (g *group) assigned(a kafka.Assignment) {
 	g.mu.Lock()
 	// Assignments can come faster than they are acted on. What an assignment
 	// in between took away, another process may have had meanwhile.
+	lapsed := g.lapsedLocked()
 	for id := range g.mu.owned {
 		if !owned[id] {
 			g.mu.suspect[id] = true
+			if lapsed {
+				g.mu.lapsed[id] = true
+			}
 		}
 	}
 	g.mu.joined, g.mu.joining, g.mu.assignment, g.mu.owned = true, false, a, owned
@@ -167,14 +178,16 @@ func (g *group) assigned(a kafka.Assignment) {
 
 // suspects tells of each shard that another process may have had since it was
 // last confirmed, and forgets them: at no time is neither the group nor the
-// shard in the know.
-func (g *group) suspects(tell func(ShardID)) {
+// shard in the know. lapsed says that it was taken away when the membership had
+// lapsed.
+func (g *group) suspects(tell func(id ShardID, lapsed bool)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for id := range g.mu.suspect {
-		tell(id)
+		tell(id, g.mu.lapsed[id])
 	}
 	clear(g.mu.suspect)
+	clear(g.mu.lapsed)
 }
 
 // owned returns the shards that the last assignment gives to this process.

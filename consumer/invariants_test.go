@@ -200,44 +200,82 @@ func TestI4MessageTooLarge(t *testing.T) {
 // I5: restored is decided by position. Each of these changelogs has something
 // else at its end.
 func TestI5RestoreEnds(t *testing.T) {
-	for name, last := range map[string]func(c *consumertest.Cluster){
-		"empty":           func(*consumertest.Cluster) {},
-		"one record":      func(c *consumertest.Cluster) { send(c, "a"); c.Settle() },
-		"a commit marker": func(c *consumertest.Cluster) { send(c, "a", "b"); c.Settle() },
-		"an abort":        func(c *consumertest.Cluster) { c.DropReply("p1", "EndTxn", 1); send(c, "a"); c.Settle() },
-		"an open one": func(c *consumertest.Cluster) {
+	type row struct {
+		last    func(c *consumertest.Cluster)               // what is written last, before p1 crashes
+		restart func(t *testing.T, c *consumertest.Cluster) // who restores; p1 itself if there is nothing here
+		shards  int
+		want    map[string]int
+	}
+	counted := func(msgs ...string) map[string]int { return countOf(append(msgs, "z")) }
+	for name, row := range map[string]row{
+		"empty":           {last: func(*consumertest.Cluster) {}, want: counted()},
+		"one record":      {last: func(c *consumertest.Cluster) { send(c, "a"); c.Settle() }, want: counted("a")},
+		"a commit marker": {last: func(c *consumertest.Cluster) { send(c, "a", "b"); c.Settle() }, want: counted("a", "b")},
+		"an abort":        {last: func(c *consumertest.Cluster) { c.DropReply("p1", "EndTxn", 1); send(c, "a"); c.Settle() }, want: counted("a")},
+		"an open one": {last: func(c *consumertest.Cluster) {
 			c.Fail("p1", "EndTxn", "", -1)
 			send(c, "a")
 			c.Advance(50 * time.Millisecond)
-		},
-		"many start marks": func(c *consumertest.Cluster) {
-			c.Crash("p1")
-			c.Restart("p1")
+		}, want: counted("a")},
+		"many start marks": {last: func(c *consumertest.Cluster) {
+			send(c, "a")
 			c.Settle()
-			c.Crash("p1")
-			c.Restart("p1")
-			c.Settle()
-		},
-		"below the trimmed": func(c *consumertest.Cluster) {
+			for range 2 {
+				c.Crash("p1")
+				c.Restart("p1")
+				c.Settle()
+			}
+		}, want: counted("a")},
+		"below the trimmed": {last: func(c *consumertest.Cluster) {
 			send(c, "a", "a")
 			c.Settle()
 			c.Advance(2 * time.Minute)
 			c.Trim("test.words.changelog", 0, 3)
-		},
+		}, want: counted("a", "a")},
+		"a rebalance mid-restore": {shards: 2, last: func(c *consumertest.Cluster) {
+			send(c, "a", "b", "c", "d", "e", "f", "a")
+			c.Settle()
+		}, restart: func(t *testing.T, c *consumertest.Cluster) {
+			release := c.Hold("p2", "Fetch")
+			c.StartProcess("p2")
+			c.Advance(3 * time.Second)
+			for _, s := range c.Status("p2").Shards {
+				if s.Phase != consumer.Restoring {
+					t.Errorf("shard %s is %s, want restoring", s.ID, s.Phase)
+				}
+			}
+			c.StartProcess("p3")
+			c.Advance(5 * time.Second)
+			if a, b := len(c.Status("p2").Shards), len(c.Status("p3").Shards); a != 1 || b != 1 {
+				t.Errorf("in the middle of the restore the processes have %d and %d shards, want one each", a, b)
+			}
+			release()
+		}, want: counted("a", "b", "c", "d", "e", "f", "a")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(t *testing.T) {
-				c := consumertest.Start(t, &program{}, consumer.Config{})
+				c := consumertest.Start(t, &program{}, consumer.Config{CreateTopics: max(1, row.shards)})
 				c.Settle()
-				last(c)
+				row.last(c)
 				c.Crash("p1")
 				c.Advance(time.Minute)
-				c.Restart("p1")
+				if row.restart != nil {
+					row.restart(t, c)
+				} else {
+					c.Restart("p1")
+				}
 				send(c, "z")
 				c.Settle()
-				if got := stored(c, "words-000")["z"]; got != 1 {
-					t.Errorf("count of z is %d, want 1", got)
+				got := make(map[string]int)
+				for n := range max(1, row.shards) {
+					for key, count := range stored(c, consumer.ShardID(fmt.Sprintf("words-%03d", n))) {
+						got[key] += count
+					}
 				}
+				if !maps.Equal(got, row.want) {
+					t.Errorf("stored counts are %v, want %v", got, row.want)
+				}
+				checkExact(t, c, row.want)
 			})
 		})
 	}
@@ -508,21 +546,32 @@ func TestI10FencedShardIsSilent(t *testing.T) {
 // fenced return ErrFenced, or do not become visible.
 func TestI10ConsumeThatRunsOnIsFenced(t *testing.T) {
 	virtually(t, func(t *testing.T) {
-		first := true
+		fenced := make(chan error, 1)
 		p := &program{before: func(e topic.Envelope, s consumer.Shard) error {
-			if first {
-				first = false
-				time.Sleep(8 * time.Second) // C02: another joins meanwhile
+			for { // C02: another joins meanwhile
+				time.Sleep(100 * time.Millisecond)
+				if err := s.Transaction().Put([]byte("k"), nil); err != nil {
+					fenced <- err
+					return err
+				}
 			}
-			return nil
 		}}
 		c := consumertest.Start(t, p, consumer.Config{SessionTimeout: 6 * time.Second})
 		send(c, "a", "b")
 		c.Advance(time.Second)
 		c.Freeze("p1")
-		c.StartProcess("p2")
+		c.StartApp("p2", consumer.Config{SessionTimeout: 6 * time.Second}, &program{})
 		c.Advance(10 * time.Second)
 		c.Thaw("p1")
+		c.Advance(5 * time.Second) // much less than the time to drain
+		select {
+		case err := <-fenced:
+			if !errors.Is(err, consumer.ErrFenced) {
+				t.Errorf("a write to a shard that has moved returns %v, want ErrFenced", err)
+			}
+		default:
+			t.Error("a Consume whose shard has moved while the process stood still writes on")
+		}
 		c.Settle()
 		checkExact(t, c, map[string]int{"a": 1, "b": 1})
 	})

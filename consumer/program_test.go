@@ -247,6 +247,14 @@ func TestStopDuringTheStart(t *testing.T) {
 				c.Hold("p2", held)
 				c.StartProcess("p2")
 				c.Advance(3 * time.Second)
+				if name == "restoring" { // it is live, and says that it is not ready
+					if got := c.Status("p2").Shards[0].Phase; got != consumer.Restoring {
+						t.Errorf("the shard is %s, want restoring", got)
+					}
+					if err := c.App("p2").Ready(); err == nil || !strings.Contains(err.Error(), "shard words-000 is restoring") {
+						t.Errorf("readiness says %v, want that the shard is restoring", err)
+					}
+				}
 				begun := time.Now()
 				if err := c.Stop("p2"); err != nil {
 					t.Errorf("stop: %v", err)

@@ -33,6 +33,7 @@ type shard struct {
 	suspected chan struct{} // has room for one
 	woken     chan struct{} // likewise
 	paused    atomic.Bool
+	lost      atomic.Bool // another process has had it for as long as a session takes to lapse: see lose
 
 	hard <-chan struct{} // closed when the time to stop is over; live's, and what it calls
 
@@ -104,6 +105,11 @@ func (s *shard) suspect() {
 	default:
 	}
 }
+
+// lose tells, before the shard is stopped, that it has moved while this process's
+// membership had lapsed: its new owner has fenced it, and nothing that is open here
+// can be finished. So user code that still runs learns of it at once.
+func (s *shard) lose() { s.lost.Store(true) }
 
 func (s *shard) stopping() bool {
 	select {
@@ -221,6 +227,9 @@ func (s *shard) trust() {
 // finish commits what is open, or gives it up, when the shard is to stop. If
 // user code takes half of the time there is, its context is ended.
 func (s *shard) finish(hard context.Context, r *incarnation) error {
+	if s.lost.Load() {
+		return errNotOurs
+	}
 	r.pace.drain()
 	t := time.AfterFunc(s.app.cfg.DrainTimeout/2, r.cancel)
 	defer t.Stop()
