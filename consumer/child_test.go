@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawlstream/pawl/broker"
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/changelog"
-	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
@@ -233,26 +233,35 @@ type stage struct {
 	keys    int // how many keys they have
 }
 
-// brokers runs a test on the in-process broker, and on the Kafka that
-// PAWL_TEST_KAFKA names, if it does.
+// onBrokers runs a test on the broker that a program has by default, which keeps
+// everything on disk, and on the Kafka that PAWL_TEST_KAFKA names, if it does.
+// (The broker in memory is what every test in virtual time runs on.)
 func onBrokers(t *testing.T, test func(t *testing.T, brokers string)) {
-	t.Run("dev", func(t *testing.T) {
-		b, err := devbroker.Start(devbroker.Config{Listen: "127.0.0.1:0"})
+	t.Run("broker", func(t *testing.T) {
+		b, err := broker.Open(t.TempDir(), broker.Config{Listen: "127.0.0.1:0"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(b.Close)
-		test(t, b.Addr())
+		t.Cleanup(func() {
+			if err := b.Close(); err != nil {
+				t.Errorf("close the broker: %v", err)
+			}
+		})
+		test(t, b.ListenAddr())
 	})
-	onKafka(t, test)
-}
-
-// onKafka runs a test on the Kafka that PAWL_TEST_KAFKA names, if it does:
-// for what only a real one can show.
-func onKafka(t *testing.T, test func(t *testing.T, brokers string)) {
 	if brokers := os.Getenv("PAWL_TEST_KAFKA"); brokers != "" {
 		t.Run("kafka", func(t *testing.T) { test(t, brokers) })
 	}
+}
+
+// onKafka runs a test on the Kafka that PAWL_TEST_KAFKA names: for what only a
+// real one can show.
+func onKafka(t *testing.T, test func(t *testing.T, brokers string)) {
+	brokers := os.Getenv("PAWL_TEST_KAFKA")
+	if brokers == "" {
+		t.Skip("needs a real Kafka: PAWL_TEST_KAFKA names none")
+	}
+	t.Run("kafka", func(t *testing.T) { test(t, brokers) })
 }
 
 func newStage(t *testing.T, brokers string) *stage {
