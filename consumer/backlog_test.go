@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -130,6 +131,51 @@ func TestBacklogProperty(t *testing.T) {
 			},
 		})
 	})
+}
+
+// I8: what is queued is bounded in bytes too: from the limit on nothing more is
+// asked for, unless nothing is left to consume.
+func TestI8BacklogIsBoundedInBytes(t *testing.T) {
+	d, p := topic.String("in").Description, topic.Partition{Topic: "in"}
+	r := &incarnation{handle: &handle{ctx: t.Context()}}
+	r.requests, r.inputLimit = make(chan context.Context, 1), 100
+	r.backlog = newBacklog(map[topic.Partition]int64{p: 0})
+	next := int64(0)
+	push := func(bytes int) {
+		e := topic.Envelope{Topic: d, Offset: next}
+		next++
+		part := kafka.FetchedPart{PartBatch: kafka.PartBatch{Partition: p, Next: next, Count: 1}, Messages: kafka.MessagesOf(d, e), Bytes: bytes}
+		r.backlog.push(&kafka.Fetched{Parts: []kafka.FetchedPart{part}, Count: 1, Bytes: bytes})
+	}
+	asks := func() bool {
+		r.fetch()
+		if !r.fetching {
+			return false
+		}
+		<-r.requests
+		r.cancelFetch()
+		r.fetching = false
+		return true
+	}
+	push(99)
+	if !asks() {
+		t.Error("nothing more is asked for with 99 bytes queued and a limit of 100")
+	}
+	push(1)
+	if asks() {
+		t.Error("more is asked for with 100 bytes queued and a limit of 100")
+	}
+	r.backlog.advance(1)
+	if !asks() {
+		t.Errorf("nothing more is asked for once a message is consumed: %d bytes are held, and %d messages queued", r.backlog.bytes, r.backlog.queued)
+	}
+	push(1000)
+	for r.backlog.queued > 0 {
+		r.backlog.advance(1)
+	}
+	if !asks() {
+		t.Error("nothing more is asked for when all is consumed")
+	}
 }
 
 // A partition that has lost its end is gone back in only where nothing of it is

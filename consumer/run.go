@@ -399,17 +399,23 @@ func (r *incarnation) chores(ctx context.Context) error {
 			}
 		}
 	}
-	bytes, since := r.db.Unflushed()
-	if bytes >= cfg.FlushBytes || !since.IsZero() && time.Since(since) >= cfg.FlushInterval {
-		invariants.Crash("database-flush-before")
-		written := r.s.writing()
-		err := r.db.Flush()
-		written()
-		if err != nil {
-			return fmt.Errorf("flush database of shard %s: %w", r.s.id, err)
-		}
-		invariants.Crash("database-flush-after")
+	if _, since := r.db.Unflushed(); !since.IsZero() && time.Since(since) >= cfg.FlushInterval {
+		return r.flushDatabase()
 	}
+	return nil
+}
+
+// flushDatabase makes what was applied to the database outlast a crash. It is due
+// with the bytes that a commit brings, and with the age of the first of them.
+func (r *incarnation) flushDatabase() error {
+	invariants.Crash("database-flush-before")
+	written := r.s.writing()
+	err := r.db.Flush()
+	written()
+	if err != nil {
+		return fmt.Errorf("flush database of shard %s: %w", r.s.id, err)
+	}
+	invariants.Crash("database-flush-after")
 	return nil
 }
 
