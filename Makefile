@@ -64,8 +64,8 @@ kafka-test: ## the suites that run on a real Kafka too
 	@if [[ -z "$(KAFKA)" ]]; then echo "no package has tests for a real Kafka"; \
 	else scripts/kafka run -- $(GOTEST) -count=1 -p 1 -timeout 20m -tags $(TAGS) $(KAFKA); fi
 
-bench: ## throughput and latency beside plain polling, on a real Kafka
-	@scripts/kafka run -- go run ./bench
+bench: ## throughput and latency beside plain polling, on a real Kafka; fails where they are worse than promised
+	@scripts/kafka run -- go run ./bench -check
 
 bench-peers: ## the same workloads on Kafka Streams and on Pawl, 20 minutes; PEERS='-only map -runs 1', or PEERS=-short
 	@mvn -q -B -f bench/kafka-streams/pom.xml compile

@@ -10,6 +10,9 @@
 //
 // Latency is from publishing a message to receiving, read committed, an output
 // that includes it, with messages sent at a fixed rate whatever comes back.
+//
+// With -check the program fails where a figure is worse than what is promised:
+// see limits.
 package main
 
 import (
@@ -35,6 +38,7 @@ func main() {
 	partitions := flag.Int("partitions", 4, "partitions; for a child")
 	seconds := flag.Int("seconds", 10, "seconds of a latency run")
 	only := flag.String("only", "", "throughput or latency alone")
+	check := flag.Bool("check", false, "fail where a figure is worse than is promised")
 	profile := flag.String("profile", "", "file for a CPU profile of a child")
 	flag.Parse()
 
@@ -47,6 +51,9 @@ func main() {
 	switch *role {
 	case "":
 		err = b.run(*only, rows)
+		if *check && err == nil {
+			err = b.met.err()
+		}
 	case "poll":
 		err = b.poll(*keys)
 	case "count":
@@ -98,6 +105,7 @@ type bench struct {
 	runs, messages int
 	seconds        int
 	profile        string
+	met            limits
 }
 
 // figures is what a child prints.
@@ -149,7 +157,7 @@ func (b bench) child(role string, args ...string) (figures, error) {
 }
 
 // run runs everything and prints the tables.
-func (b bench) run(only string, rows rows) error {
+func (b *bench) run(only string, rows rows) error {
 	if only != "latency" {
 		fmt.Printf("%-10s %10s %14s %14s %8s %10s %10s %8s\n", "keys", "messages", "poll msg/cpu-s", "pawl msg/cpu-s", "share", "msg/s", "msg/commit", "RSS MB")
 		for _, r := range rows {
@@ -173,6 +181,7 @@ func (b bench) run(only string, rows rows) error {
 			p, c := median(polls), median(counts)
 			fmt.Printf("%-10d %10d %14.0f %14.0f %7.0f%% %10.0f %10.0f %8d\n", keys, r.messages, p.perCPU(), c.perCPU(), 100*c.perCPU()/p.perCPU(),
 				float64(c.Messages)/c.Seconds, float64(c.Messages)/c.Commits, c.RSS>>20)
+			b.met.throughput(r, c.perCPU()/p.perCPU())
 		}
 	}
 	if only == "throughput" {
@@ -202,6 +211,7 @@ func (b bench) run(only string, rows rows) error {
 		slices.SortFunc(all, func(x, y figures) int { return int(1000 * (x.P99 - y.P99)) })
 		f := all[len(all)/2]
 		fmt.Printf("%6d/s on %d shard(s)    %10.1f %10.1f %10d %8.2f\n", l.rate, l.partitions, f.P50, f.P99, f.Messages, f.CPU/f.Seconds)
+		b.met.latency(l, f)
 	}
 	return nil
 }

@@ -263,30 +263,57 @@ func (b bench) count(keys int) error {
 	return f.print()
 }
 
-// validate reads the output read committed: the last counts of all keys add up
-// to the input.
+// validate reads the output read committed, to its end: the last counts of all
+// keys add up to the input, and each count of a key is more than the one before.
 func (b bench) validate(output string, want int64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.broker), kgo.ConsumeTopics(output), kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.broker), kgo.ConsumeTopics(output), kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords()) // by whose offsets the end is known
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
+	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, output)
+	if err != nil {
+		return err
+	}
+	if err := ends.Error(); err != nil {
+		return err
+	}
+	left := make(map[int32]int64) // by partition, its end
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[o.Partition] = o.Offset
+		}
+	})
 	last := make(map[string]int64)
 	sum := int64(0)
-	for sum != want {
+	var wrong error
+	for len(left) > 0 {
 		fetches := cl.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("the counts add up to %d, want %d: %w", sum, want, err)
+			return fmt.Errorf("the counts add up to %d, want %d, with %d partitions not read to their ends: %w", sum, want, len(left), err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
+			if end, ok := left[r.Partition]; ok && r.Offset >= end-1 {
+				delete(left, r.Partition)
+			}
+			if r.Attrs.IsControl() {
+				return
+			}
 			n := int64(binary.BigEndian.Uint64(r.Value))
+			if before := last[string(r.Key)]; n <= before {
+				wrong = fmt.Errorf("key %s: count %d comes after %d", r.Key, n, before)
+			}
 			sum += n - last[string(r.Key)]
 			last[string(r.Key)] = n
 		})
 	}
-	return nil
+	if wrong == nil && sum != want {
+		wrong = fmt.Errorf("the counts add up to %d, want %d", sum, want)
+	}
+	return wrong
 }
 
 // remove deletes what an application has left on the broker.
