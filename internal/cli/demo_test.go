@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/examples/filestats"
+	"github.com/pawlstream/pawl/internal/kafka"
+	"github.com/pawlstream/pawl/messaging"
+	"github.com/pawlstream/pawl/topic"
 )
 
 // The processes of a demo are this program again, and so are the demos and the
@@ -429,6 +434,12 @@ func TestDemoKilled(t *testing.T) {
 	p.until(t, consuming)
 	if pids := p.workers(t); len(slices.Compact(append(pids, p.Process.Pid))) != 3 {
 		t.Fatalf("processes %v of demo %d: want two others", pids, p.Process.Pid)
+	} else {
+		for _, pid := range pids { // so that a Ctrl-C in a terminal is the demo's alone
+			if group, err := syscall.Getpgid(pid); err != nil || group != pid {
+				t.Errorf("process %d of demo %d is in the process group %d, want its own (error %v)", pid, p.Process.Pid, group, err)
+			}
+		}
 	}
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -455,6 +466,97 @@ func TestDemoWorkerDies(t *testing.T) {
 	p.awaitEnd(t)
 }
 
+// runOf returns the name of a run, which it has said.
+func runOf(t *testing.T, said string) string {
+	t.Helper()
+	m := regexp.MustCompile(`run (demo-[0-9a-z-]+) on `).FindStringSubmatch(said)
+	if m == nil {
+		t.Fatalf("the demo doesn't say what its run is called:\n%s", said)
+	}
+	return m[1]
+}
+
+// takeAway deletes the topics and groups of a cluster, and returns their names.
+func takeAway(t *testing.T, at cluster.Cluster) (topics, groups []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), servedTime)
+	defer cancel()
+	a, err := kafka.NewAdmin(quietly(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	allTopics, err := a.ListTopics(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range allTopics {
+		if !d.Internal {
+			topics = append(topics, d.Name)
+		}
+	}
+	allGroups, err := a.Groups(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range allGroups {
+		groups = append(groups, g.Name)
+		if err := a.DeleteGroup(ctx, g.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := a.DeleteTopics(ctx, topics...); err != nil {
+		t.Error(err)
+	}
+	return topics, groups
+}
+
+// An output that comes twice is found, and ends the demo with an error.
+func TestDemoFindsACorruptedOutput(t *testing.T) {
+	t.Parallel()
+	s := serving(t, t.TempDir())
+	p := startDemo(t, nil, "--brokers", s.addr, "--rate", "100", "--input", part(t, 300))
+	p.until(t, ` running: `)
+	application := runOf(t, strings.Join(p.seen, "\n"))
+	totals := namesOf(application, filestats.New(application+"-")).totals
+
+	r, err := kafka.NewReader(quietly(s.cluster()), kafka.ReaderConfig{Committed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for n := range int32(filestats.Partitions) {
+		r.Consume(topic.Bytes(totals).Description, n, 0)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), servedTime)
+	defer cancel()
+	var batch kafka.Batch
+	for len(batch.Envelopes) == 0 {
+		batch.Reset()
+		if err := r.Poll(ctx, 1, &batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := batch.Envelopes[0]
+	again, err := kafka.NewProducer(quietly(s.cluster()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := again.Publish(ctx, kafka.Record{Topic: totals, Partition: e.Partition, Key: e.Key, Value: e.Value}); err != nil {
+		t.Fatal(err)
+	}
+
+	status, said := p.end()
+	var got result
+	if err := json.Unmarshal(p.stdout.Bytes(), &got); err != nil {
+		t.Fatalf("%v: %q\n%s", err, p.stdout.String(), said)
+	}
+	if status != exitError || got.Verified || got.Duplicated != 1 || !strings.Contains(said, " differences (seed ") {
+		t.Errorf("status %d, %+v; want %d, not verified and one duplicate:\n%s", status, got, exitError, said)
+	}
+}
+
 // A demo runs on the Kafka that variables, contexts and files name, as whoever
 // logs in there; and so do its processes, which are told no secret by a flag.
 func TestDemoOnANamedKafka(t *testing.T) {
@@ -470,10 +572,28 @@ func TestDemoOnANamedKafka(t *testing.T) {
 	}
 	t.Setenv("K_PASSWORD", "s3cret")
 	t.Setenv("PAWL_CONTEXT", "k")
-	for _, more := range [][]string{nil, {"--queue"}} {
-		stdout, stderr, status := demoWithin(nil, append([]string{"--kills", "1", "--rate", "0", "--seed", "1", "-o", "json", "--input", part(t, 300)}, more...)...)
+	at := s.cluster()
+	at.SASL = cluster.SASL{Mechanism: cluster.ScramSHA256, Username: "ann", Password: "s3cret"}
+	small := part(t, 300)
+	for _, more := range [][]string{nil, {"--keep"}, {"--queue"}, {"--queue", "--keep"}} {
+		stdout, stderr, status := demoWithin(nil, append([]string{"--kills", "1", "--rate", "0", "--seed", "1", "-o", "json", "--input", small}, more...)...)
 		if status != exitOK || !strings.Contains(stderr, " on "+s.addr) || strings.Contains(stderr+stdout, "s3cret") {
 			t.Errorf("demo %v: status %d, %s%s", more, status, stdout, stderr)
+		}
+		// It takes away what it has made there, unless it is to keep it.
+		var wantTopics, wantGroups []string
+		if slices.Contains(more, "--keep") {
+			application := runOf(t, stderr)
+			wantTopics, wantGroups = queueTopics(application), []string{messaging.Group(application, queueConsumer)}
+			if !slices.Contains(more, "--queue") {
+				n := namesOf(application, filestats.New(application+"-"))
+				wantTopics, wantGroups = []string{n.changes, n.byAuthor, n.totals, n.changesLog, n.byAuthorLog}, []string{application}
+			}
+			slices.Sort(wantTopics)
+		}
+		topics, groups := takeAway(t, at)
+		if !slices.Equal(topics, wantTopics) || !slices.Equal(groups, wantGroups) {
+			t.Errorf("demo %v leaves topics %q and groups %q, want %q and %q", more, topics, groups, wantTopics, wantGroups)
 		}
 	}
 	if got, stderr, _ := demoWithin(nil, "--print-config"); !strings.Contains(got, "ann") || strings.Contains(got, "s3cret") {
