@@ -129,6 +129,55 @@ func TestB6SlowReader(t *testing.T) {
 	k.produceTo(cl, "out", 0, "still there")
 }
 
+// What the process of a broker takes stays near what it was given, however many
+// clients don't read what they asked for or don't end what they began to say.
+func TestB6ResidentMemory(t *testing.T) {
+	const given = 64 << 20
+	c := startChild(t, childSettings{Dir: t.TempDir(), Memory: given}, "")
+	k := &kit{TB: t, ctx: t.Context(), child: c}
+	k.create("out", 1)
+	cl := k.client(manual(), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	for range 60 {
+		k.produceTo(cl, "out", 0, string(random(400<<10)))
+	}
+	id, err := k.topicID(cl, "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.MaxBytes, req.MinBytes, req.SessionEpoch = 13, 50<<20, 1, -1
+	fp := kmsg.NewFetchRequestTopicPartition()
+	fp.PartitionMaxBytes, fp.CurrentLeaderEpoch = 50<<20, -1
+	req.Topics = []kmsg.FetchRequestTopic{{TopicID: id, Partitions: []kmsg.FetchRequestTopicPartition{fp}}}
+	slow := kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)
+	half := append(size(4<<20), make([]byte, 1<<20)...)
+	var taken int64
+	for i := range 200 {
+		conn, err := net.Dial("tcp", c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		what := slow
+		if i%4 == 3 {
+			what = half
+		}
+		// Of what the broker has no room for, not all is taken.
+		if err := conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(what); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+		taken = max(taken, procNumber(t, c.cmd.Process.Pid, "status", "VmRSS:")<<10)
+	}
+	t.Logf("%d MB are resident at most, of %d MB that were given", taken>>20, given>>20)
+	if taken > 3*given {
+		t.Errorf("%d bytes are resident, more than three times the %d that were given", taken, given)
+	}
+	k.produceTo(cl, "out", 0, "still there")
+}
+
 func (k *kit) outsider(t *testing.T, opts ...kgo.Opt) error {
 	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(k.Addr()), kgo.RetryTimeout(2 * time.Second), kgo.RequestRetries(0), kgo.DisableClientMetrics()}, opts...)...)
 	if err != nil {
