@@ -102,7 +102,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	if c.Memory < memoryMin {
-		errs = append(errs, fmt.Errorf("memory %d: want at least %d bytes", c.Memory, memoryMin))
+		errs = append(errs, fmt.Errorf("memory of %d bytes: want at least %d (%d MiB)", c.Memory, memoryMin, memoryMin>>20))
 	}
 	if c.Listen != "" {
 		host, _, err := net.SplitHostPort(c.Listen)

@@ -100,7 +100,7 @@ func TestHostileRequests(t *testing.T) {
 		{"DELETE", "/v1/app", "", 405, ""},
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body)))
+		h.ServeHTTP(w, httptest.NewRequest(tt.method, "http://localhost"+tt.path, strings.NewReader(tt.body)))
 		if w.Code != tt.status || !strings.Contains(strings.ReplaceAll(w.Body.String(), `\"`, `"`), tt.want) {
 			t.Errorf("%s %.80s: status %d and %.300q, want %d and %q", tt.method, tt.path, w.Code, w.Body, tt.status, tt.want)
 		}
@@ -120,12 +120,42 @@ func TestOtherPagesAreRefused(t *testing.T) {
 		"another site":   func(h http.Header) { h.Set("Sec-Fetch-Site", "cross-site") },
 		"another origin": func(h http.Header) { h.Set("Origin", "http://evil.example") },
 	} {
-		r := httptest.NewRequest("POST", "/v1/app/pause", nil)
+		r := httptest.NewRequest("POST", "http://localhost/v1/app/pause", nil)
 		set(r.Header)
 		w := httptest.NewRecorder()
 		Handler(s).ServeHTTP(w, r)
 		if w.Code != http.StatusForbidden || paused {
 			t.Errorf("%s: status %d, paused %v", name, w.Code, paused)
+		}
+	}
+}
+
+// A site whose name was made to lead to this machine is not this machine, to
+// browsers and so to us, unless a token says who asks.
+func TestOtherHostsAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		host, path, token string
+		want              int
+	}{
+		{"evil.example", "/v1/status", "", http.StatusMisdirectedRequest},
+		{"evil.example:8080", "/metrics", "", http.StatusMisdirectedRequest},
+		{"localhost.evil.example", "/v1/status", "", http.StatusMisdirectedRequest},
+		{"evil.example", "/readyz", "", http.StatusOK}, // which tells nothing, and probes ask by name
+		{"evil.example", "/v1/status", "x", http.StatusOK},
+		{"localhost:8080", "/v1/status", "", http.StatusOK},
+		{"127.0.0.1:8080", "/v1/status", "", http.StatusOK},
+		{"[::1]:8080", "/v1/status", "", http.StatusOK},
+		{"", "/v1/status", "", http.StatusOK},
+	} {
+		s := whole()
+		s.Token = c.token
+		r := httptest.NewRequest("GET", c.path, nil)
+		r.Host = c.host
+		r.Header.Set("Authorization", "Bearer "+c.token)
+		w := httptest.NewRecorder()
+		Handler(s).ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("%s for %q with token %q: status %d, want %d: %s", c.path, c.host, c.token, w.Code, c.want, w.Body)
 		}
 	}
 }

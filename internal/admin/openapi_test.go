@@ -70,7 +70,7 @@ func fill(pattern string) string {
 func documentOf(t *testing.T, h http.Handler) (doc object) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", documentPath, nil))
+	h.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost"+documentPath, nil))
 	if w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &doc) != nil {
 		t.Fatalf("the document is %d %s", w.Code, w.Body)
 	}
@@ -90,7 +90,7 @@ func TestDocumentIsWhatIsServed(t *testing.T) {
 			bodies := map[string]string{"/v1/log-level": `{"level": "debug"}`, backupPath: `{"dir": "/tmp/x"}`}
 			for pattern, item := range paths {
 				for _, method := range []string{"get", "post", "put", "delete", "patch"} {
-					r := httptest.NewRequest(strings.ToUpper(method), fill(pattern), strings.NewReader(bodies[pattern]))
+					r := httptest.NewRequest(strings.ToUpper(method), "http://localhost"+fill(pattern), strings.NewReader(bodies[pattern]))
 					r.Header.Set("Authorization", "Bearer secret")
 					w := httptest.NewRecorder()
 					h.ServeHTTP(w, r)
@@ -125,7 +125,7 @@ func TestDocumentIsWhatIsServed(t *testing.T) {
 			}
 			// The list at the root is made where routes are added.
 			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			h.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/", nil))
 			listed := strings.Fields(w.Body.String())
 			if s.Backup != nil {
 				listed = append(listed, backupPath)
@@ -241,7 +241,7 @@ func patterns(doc object) []string {
 func TestDocumentWithToken(t *testing.T) {
 	s := whole()
 	s.Token = "s3cr3t-token"
-	r := httptest.NewRequest("GET", documentPath, nil)
+	r := httptest.NewRequest("GET", "http://localhost"+documentPath, nil)
 	r.Header.Set("Authorization", "Bearer s3cr3t-token")
 	w := httptest.NewRecorder()
 	Handler(s).ServeHTTP(w, r)
@@ -251,7 +251,7 @@ func TestDocumentWithToken(t *testing.T) {
 	for _, p := range patterns(s.document()) {
 		method, path, _ := strings.Cut(p, " ")
 		w := httptest.NewRecorder()
-		Handler(s).ServeHTTP(w, httptest.NewRequest(method, fill(path), nil))
+		Handler(s).ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+fill(path), nil))
 		if open := path == "/healthz" || path == "/readyz"; open != (w.Code == 200) {
 			t.Errorf("%s without the token: status %d", p, w.Code)
 		}

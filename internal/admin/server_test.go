@@ -63,7 +63,7 @@ func TestHandler(t *testing.T) {
 		{"POST", "/metrics", nil, 405, "", ""},
 	} {
 		w := httptest.NewRecorder()
-		Handler(source(tt.ready)).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
+		Handler(source(tt.ready)).ServeHTTP(w, httptest.NewRequest(tt.method, "http://localhost"+tt.path, nil))
 		if w.Code != tt.status {
 			t.Errorf("%s %s: status %d, want %d", tt.method, tt.path, w.Code, tt.status)
 		}
@@ -88,7 +88,7 @@ func TestReadyWarnings(t *testing.T) {
 		s := source(tt.ready)
 		s.Warnings = func() []string { return []string{"partition a-0 can't be read"} }
 		w := httptest.NewRecorder()
-		Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+		Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/readyz", nil))
 		if got := w.Body.String(); got != tt.want {
 			t.Errorf("ready %v: body %q, want %q", tt.ready, got, tt.want)
 		}
@@ -98,7 +98,7 @@ func TestReadyWarnings(t *testing.T) {
 // What the server writes, a client reads; the names in JSON are a contract.
 func TestStatusJSON(t *testing.T) {
 	w := httptest.NewRecorder()
-	Handler(source(nil)).ServeHTTP(w, httptest.NewRequest("GET", "/v1/status", nil))
+	Handler(source(nil)).ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/v1/status", nil))
 	var got Status
 	d := json.NewDecoder(w.Body)
 	d.DisallowUnknownFields()
@@ -132,7 +132,7 @@ func TestMetricsError(t *testing.T) {
 	s.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	s.Gatherer = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("out of order") })
 	w := httptest.NewRecorder()
-	Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/metrics", nil))
 	if w.Code != http.StatusInternalServerError || !strings.Contains(log.String(), "out of order") {
 		t.Errorf("status %d, log %q, want 500 and the error in the log", w.Code, log.String())
 	}

@@ -25,7 +25,7 @@ type Shard struct {
 	Reason     string    `json:"reason,omitempty"` // why it is not running
 	Since      time.Time `json:"since,omitzero"`   // when the phase began
 	Paused     bool      `json:"paused,omitempty"` // it consumes nothing until it is resumed
-	Lag        int64     `json:"lag"`              // messages not consumed, up to the last stable offset
+	Lag        int64     `json:"lag"`              // messages not consumed, up to the last stable offset; -1: unknown
 	LagSeconds float64   `json:"lag_seconds"`      // how long ago the next one was published
 	Offsets    []Offset  `json:"offsets"`          // committed, by topic and partition
 	Changelog  int64     `json:"changelog"`        // the position in the changelog

@@ -2,7 +2,10 @@ package admin
 
 import (
 	"crypto/subtle"
+	"net"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -11,7 +14,7 @@ import (
 // A backup has a secret of its own, which is as good.
 func (s Source) guard(next http.Handler) http.Handler {
 	if s.Token == "" {
-		return next
+		return fromHere(next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -24,6 +27,24 @@ func (s Source) guard(next http.Handler) http.Handler {
 		default:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="pawl"`)
 			text(w, http.StatusUnauthorized, "the token is missing or wrong: send Authorization: Bearer TOKEN")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// fromHere refuses requests for another host than this one: a page of the web that
+// has its own name lead here would otherwise read, through a browser, what is
+// meant for this machine. Who has no name for it asks by address.
+func fromHere(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		if err != nil && host != "" && host != "localhost" && !strings.HasSuffix(host, ".localhost") && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+			text(w, http.StatusMisdirectedRequest, "this is not "+strconv.Quote(host)+": ask by address or as localhost")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -39,7 +39,7 @@ func TestToken(t *testing.T) {
 		{"POST", "/v1/backup", "Bearer own", 200},
 		{"POST", "/v1/backup", "Bearer open sesame", 200},
 	} {
-		r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(`{"dir":"/to"}`))
+		r := httptest.NewRequest(tt.method, "http://localhost"+tt.path, strings.NewReader(`{"dir":"/to"}`))
 		if tt.authorization != "" {
 			r.Header.Set("Authorization", tt.authorization)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -70,6 +71,13 @@ func backup(ctx context.Context, dir, to string) error {
 	target, err := filepath.Abs(to)
 	if err != nil {
 		return fmt.Errorf("back up to %s: %w", to, err)
+	}
+	source, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("back up %s: %w", dir, err)
+	}
+	if rel, err := filepath.Rel(source, target); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+		return fmt.Errorf("back up %s to %s: the copy would be within what is copied: name a directory beside it", dir, to)
 	}
 	b, err := broker.Open(dir, broker.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err == nil {

@@ -577,6 +577,15 @@ func TestBackupErrors(t *testing.T) {
 			t.Errorf("%q: status %d, stdout %q, stderr %q; want %d and %q", tt.args, status, stdout, stderr, tt.status, tt.want)
 		}
 	}
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, brokerLock), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{data, filepath.Join(data, "copy")} {
+		if status, _, stderr := pawl("backup", "--dir", data, "--to", to); status != exitError || !strings.Contains(stderr, "name a directory beside it") {
+			t.Errorf("a copy of %s to %s: status %d, %s", data, to, status, stderr)
+		}
+	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left in a directory that holds no data: %v, %v", left, err)
 	}

@@ -36,7 +36,7 @@ func newShardListCommand() *cobra.Command {
 				return p.o.document(rows, func(t *table) {
 					t.row("SHARD", "OWNER", "PHASE", "LAG", "BEHIND", "STATE", "LAST COMMIT", "WHY")
 					for _, r := range rows {
-						t.row(r.ID, r.Owner, r.phase(), thousands(r.Lag), behind(r.LagSeconds), sizeOfText(r.Bytes), ago(r.LastCommit, now), r.why())
+						t.row(r.ID, r.Owner, r.phase(), lagText(r.Lag), behind(r.LagSeconds), sizeOfText(r.Bytes), ago(r.LastCommit, now), r.why())
 					}
 				})
 			})
@@ -76,6 +76,14 @@ func (r shardRow) why() string {
 // behind is a lag in time.
 func behind(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// lagText shows a lag, which nobody knows of a shard that has not read yet.
+func lagText(lag int64) string {
+	if lag < 0 {
+		return "-"
+	}
+	return thousands(lag)
 }
 
 // ago is how long a time is over.
@@ -140,7 +148,11 @@ func (r shardRow) show(t *table, now time.Time) {
 	if why := r.why(); why != "" {
 		line("why", why)
 	}
-	line("lag", fmt.Sprintf("%s, %s behind", count(r.Lag, "message"), behind(r.LagSeconds)))
+	if r.Lag < 0 {
+		line("lag", "unknown")
+	} else {
+		line("lag", fmt.Sprintf("%s, %s behind", count(r.Lag, "message"), behind(r.LagSeconds)))
+	}
 	for _, o := range r.Offsets {
 		line("committed", fmt.Sprintf("%s-%d: %d", o.Topic, o.Partition, o.Next))
 	}

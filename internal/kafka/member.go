@@ -233,6 +233,8 @@ func (m *Member) groupError(err error) error {
 		return nil
 	case errors.Is(err, kerr.RebalanceInProgress):
 		return fmt.Errorf("%w: %w", ErrRebalancing, err)
+	case errors.Is(err, kerr.InvalidSessionTimeout):
+		return fmt.Errorf("the brokers take no session timeout of %v (--session-timeout): they say from when to when by group.min.session.timeout.ms, which is 6 s unless set, and group.max.session.timeout.ms: %w", m.cfg.SessionTimeout, err)
 	case errors.Is(err, kerr.FencedInstanceID):
 		m.mu.Lock()
 		m.mu.asked = false // the instance is another process's now
