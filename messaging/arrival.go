@@ -116,8 +116,8 @@ func (p *partition) arriveLocked(d *delivery) {
 		var own bool
 		due, own = p.pastLocked(d)
 		switch p.w.cfg.Order {
-		case ByPartition: // one that was redriven has its place where it comes
-			d.order = d.at - offsetMax // before all of the input
+		case ByPartition: // it has its place where it comes
+			d.order = returnPlace(d.s.tier, d.at)
 		case ByKey:
 			ordered = ordered && own
 		default:

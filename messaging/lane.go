@@ -3,6 +3,8 @@ package messaging
 import (
 	"cmp"
 	"slices"
+
+	"github.com/pawlstream/pawl/internal/invariants"
 )
 
 // lane is the messages of one key, or of one partition, that are handled one
@@ -26,11 +28,23 @@ type lane struct {
 // laneItem is one message of a lane, in its place that counts: a message that
 // was written to a delay topic is void where it was before.
 type laneItem struct {
-	order  int64     // its place: its offset in the input
+	order  int64     // its place: its offset in the input, or a returnPlace
 	d      *delivery // nil while it was not read there
 	hop    int32
 	tier   int16 // which stream it is in: streamInput, streamRedrive, or a delay topic
 	moving bool  // it is being written to another topic
+}
+
+// returnRoom is how many offsets of a topic have a place before the input: more
+// than a topic ever has.
+const returnRoom = 1 << 57
+
+// returnPlace is the place of a message in a lane whose order is that in which
+// messages are read: of one that came back by a topic, before all of the input.
+// No two streams share one: so what has the same place is the same message.
+func returnPlace(tier int, at int64) int64 {
+	invariants.Check(tier > streamInput && tier < streamTiers+tiersMax && at < returnRoom, "offset %d of stream %d has no place of its own", at, tier)
+	return at - int64(streamTiers+tiersMax-tier)*returnRoom
 }
 
 // insert adds a message that was read. It returns false for a copy that does
@@ -90,7 +104,7 @@ func (l *lane) step() (handle *delivery, join []*delivery, tier int) {
 		}
 		return first.d, nil, 0
 	}
-	if first.tier == streamInput {
+	if first.tier == streamInput || first.order < 0 { // behind which those of the input keep their places
 		return nil, nil, 0
 	}
 	for i := range l.items[1:] {
