@@ -179,7 +179,7 @@ func queueStatusOf(from messaging.Stats, instance string, unready error) admin.S
 		to := admin.QueuePartition{
 			Partition: p.Partition, Phase: p.Phase, Reason: p.Reason, Since: p.Since,
 			Committed: p.Committed, Position: p.Position, Lag: p.Lag,
-			InFlight: p.InFlight, Backlog: p.Backlog, Delayed: p.Delayed, Full: p.Full,
+			InFlight: p.InFlight, Backlog: p.Backlog, Delayed: p.Delayed, Held: p.Held, Full: p.Full,
 		}
 		if o := p.Oldest; o != nil {
 			to.Oldest = &admin.Oldest{Offset: o.Offset, Key: o.Key, Attempt: o.Attempt, Handed: o.Handed}

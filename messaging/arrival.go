@@ -55,6 +55,7 @@ func (p *partition) push(s *stream, f *kafka.FetchedPart) (enough bool) {
 			s.highWater, s.heard = max(s.highWater, f.StableEnd), s.brought
 			if s.tier != streamInput {
 				s.next = max(s.next, f.Next)
+				p.w.metrics.missed.Add(p.goneLocked(s))
 			}
 			p.boundLocked(s)
 		}

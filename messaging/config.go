@@ -276,6 +276,16 @@ func (c Config) validate() error {
 	if c.DeadLetters.Topic == c.Topic && c.DeadLetters.Cluster == nil {
 		bad("DeadLetters.Topic", "dead letters go to the input %s: they would come back for ever", c.Topic)
 	}
+	back := []string{RedriveTopic(c.Application, c.Consumer)}
+	for n := range tiersMax {
+		back = append(back, RetryTopic(c.Application, c.Consumer, n+1))
+	}
+	if slices.Contains(back, c.DeadLetters.Topic) {
+		bad("DeadLetters.Topic", "dead letters go to %s, by which messages come back to this consumer: they would come back for ever", c.DeadLetters.Topic)
+	}
+	if slices.Contains(back, c.Topic) {
+		bad("Topic", "the input is %s, by which messages come back to this consumer: they would be handled twice", c.Topic)
+	}
 	if err := c.Cluster.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("cluster: %w", err))
 	}

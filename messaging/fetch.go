@@ -319,6 +319,10 @@ func (f *fetcher) missing(s *stream, e *kafka.OffsetRangeError) {
 	f.w.metrics.missed.Add(to - from)
 	s.p.mu.Lock()
 	s.p.jumpLocked(s, to)
+	s.p.goneLocked(s)
+	if offer := s.p.offerLocked(); offer {
+		defer s.p.w.pool.offer(s.p)
+	}
 	if s.scanEnd >= 0 && s.p.scannedToLocked(s, s.next) {
 		s.p.mu.Unlock()
 		f.obey(order{fetchStop, s})

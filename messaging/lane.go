@@ -143,13 +143,27 @@ func (l *lane) done(d *delivery) {
 	}
 }
 
-// moved takes note that a message is now in a delay topic, where it was not
-// read yet.
-func (l *lane) moved(d *delivery, hop, tier int) {
+// moved takes note that a message is now in a delay topic. It returns false if
+// it was read there already.
+func (l *lane) moved(d *delivery, hop, tier int) bool {
 	l.release(d)
-	if i, found := l.search(d.order); found && l.items[i].d == d {
-		l.items[i] = laneItem{order: d.order, hop: int32(hop), tier: int16(tier)}
+	i, found := l.search(d.order)
+	if !found || l.items[i].d != d {
+		return false
 	}
+	l.items[i] = laneItem{order: d.order, hop: int32(hop), tier: int16(tier)}
+	return true
+}
+
+// gone takes out a message that is in a delay topic no more, unless it was read
+// there, or is elsewhere by now.
+func (l *lane) gone(order int64, hop int32, tier int) bool {
+	i, found := l.search(order)
+	if !found || l.items[i].d != nil || l.items[i].hop != hop || int(l.items[i].tier) != tier {
+		return false
+	}
+	l.remove(i)
+	return true
 }
 
 // blocked says whether a message of a delay topic waits for one that was not

@@ -42,7 +42,7 @@ func TestOrderChangedToPartition(t *testing.T) {
 		if res, err := l.Redrive(t.Context(), messaging.Query{}, messaging.Options{}); err != nil || res.Moved != 1 {
 			t.Fatalf("redriven: %+v, %v, want one letter", res, err)
 		}
-		for _, from := range []topic.Of[[]byte]{redrive, tier1, topic.Bytes("test.worker.retry.2")} {
+		for _, from := range []topic.Of[[]byte]{topic.Bytes("test.worker.redrive"), topic.Bytes("test.worker.retry.1"), topic.Bytes("test.worker.retry.2")} {
 			if got := consumertest.CommittedEnvelopes(b.Cluster, from); len(got) != 1 || got[0].Offset != 0 {
 				t.Fatalf("%s holds %v, want one message at offset 0", from.Name(), got)
 			}
@@ -62,7 +62,7 @@ func TestOrderChangedToPartition(t *testing.T) {
 			t.Errorf("handled %v, want %v", got, want)
 		}
 		b.idle("p2")
-		if n := len(consumertest.CommittedEnvelopes(b.Cluster, tier1)); n != 1 {
+		if n := len(consumertest.CommittedEnvelopes(b.Cluster, topic.Bytes("test.worker.retry.1"))); n != 1 {
 			t.Errorf("%d messages are in the delay topic, want the one: in this order everything keeps its place", n)
 		}
 	})

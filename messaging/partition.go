@@ -222,8 +222,14 @@ func (p *partition) isCurrentLocked(s *stream) bool {
 // another: such as batches of which compaction has left nothing, which are not
 // seen when it is read. It returns true when the stream is to be read no further.
 func (p *partition) passed(s *stream, from, to int64) (enough bool) {
+	offer := false
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer func() {
+		p.mu.Unlock()
+		if offer {
+			p.w.pool.offer(p)
+		}
+	}()
 	if !p.isCurrentLocked(s) {
 		return true
 	}
@@ -233,6 +239,8 @@ func (p *partition) passed(s *stream, from, to int64) (enough bool) {
 		return p.scannedToLocked(s, to)
 	case s.scanEnd < 0 && s.next == from && s.inbox.count == 0:
 		s.next = to
+		p.w.metrics.missed.Add(p.goneLocked(s))
+		offer = p.offerLocked()
 	}
 	return false
 }

@@ -179,9 +179,12 @@ func (p *partition) settleLocked(d *delivery) {
 }
 
 // movedLocked settles a message that is now in a delay topic.
-func (p *partition) movedLocked(d *delivery, hop, tier int) {
+func (p *partition) movedLocked(j *job) {
+	d := j.d
 	if l := d.lane; l != nil && p.w.cfg.Order == ByKey {
-		l.moved(d, hop, tier)
+		if l.moved(d, j.hop, j.tier) {
+			p.expectLocked(p.mu.streams[j.tier], expected{lane: l, at: j.at, order: d.order, hop: int32(j.hop)})
+		}
 		d.lane = nil
 		p.settleLocked(d)
 		p.advanceLocked(l)

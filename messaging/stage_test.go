@@ -235,7 +235,7 @@ func (s *stage) publishRecords(outs ...topic.Out) {
 		recs[i] = kafka.Record{Topic: s.work.Name(), Partition: o.Partition, Key: o.Key, Value: o.Value, Headers: o.Headers, Timestamp: o.Timestamp}
 	}
 	s.ask("publish", func(ctx context.Context) error {
-		refused, err := p.PublishEach(ctx, recs...)
+		_, refused, err := p.PublishEach(ctx, recs...)
 		for _, err := range refused {
 			if err != nil {
 				s.t.Fatal(err)

@@ -63,6 +63,9 @@ func (w *Worker) tryPrepare(ctx context.Context) error {
 	if err := w.checkTiers(ctx); err != nil {
 		return err
 	}
+	if err := w.checkLetters(ctx); err != nil {
+		return err
+	}
 	made, err := w.lettersAdmin.Topics(ctx, letters.Name)
 	if err != nil {
 		return err
@@ -161,9 +164,33 @@ func (w *Worker) checkTiers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func checkTier(name string, delay time.Duration, s map[string]string) error {
+// checkLetters refuses a dead-letter topic that would lose letters of one key.
+func (w *Worker) checkLetters(ctx context.Context) error {
+	name := w.cfg.DeadLetters.Topic
+	s, err := w.lettersAdmin.TopicSettings(ctx, name)
+	switch {
+	case errors.Is(err, ErrUnauthorized): // to write to it may be all that is allowed
+		w.log.Warn("whether the dead-letter topic is compacted can't be looked up", "topic", name, "error", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	return checkCompaction(name, s)
+}
+
+func checkCompaction(name string, s map[string]string) error {
 	if strings.Contains(s["cleanup.policy"], "compact") {
-		return fmt.Errorf("topic %s is compacted (cleanup.policy=%s): it would drop messages of one key that wait in it", name, s["cleanup.policy"])
+		return fmt.Errorf("topic %s is compacted (cleanup.policy=%s): of the messages of one key in it, it would keep one", name, s["cleanup.policy"])
+	}
+	return nil
+}
+
+func checkTier(name string, delay time.Duration, s map[string]string) error {
+	if err := checkCompaction(name, s); err != nil {
+		return err
+	}
+	if n, err := strconv.ParseInt(s["retention.bytes"], 10, 64); err == nil && n >= 0 {
+		return fmt.Errorf("topic %s drops messages above %d bytes (retention.bytes), whether they were handled or not: want -1", name, n)
 	}
 	ms, err := strconv.ParseInt(s["retention.ms"], 10, 64)
 	if err != nil || ms < 0 {

@@ -44,6 +44,8 @@ type stream struct {
 	want, paused bool // it is to be fetched no further; it is not
 	full         time.Time
 
+	expected []expected // of a topic by which messages come back: what lanes wait for, in order
+
 	highWater int64     // the stable end, as last heard of; -1: never
 	heard     time.Time // when that was
 

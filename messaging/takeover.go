@@ -147,7 +147,9 @@ func (p *partition) scanLocked(s *stream, f *kafka.FetchedPart) bool {
 			continue
 		}
 		if h, ok := parseHistory(e.Headers); ok && p.isOwn(&h) {
-			p.laneLocked(maphash.Bytes(keySeed, e.Key)).expect(h.offset, h.hop, s.tier)
+			l := p.laneLocked(maphash.Bytes(keySeed, e.Key))
+			l.expect(h.offset, h.hop, s.tier)
+			s.expected = append(s.expected, expected{lane: l, at: e.Offset, order: h.offset, hop: int32(h.hop)})
 		}
 	}
 	return p.scannedToLocked(s, f.Next)

@@ -20,6 +20,7 @@ type job struct {
 	delay time.Duration // as asked for
 	retry bool          // it has failed; else it only follows one of its key
 	large bool          // it was refused for its size
+	at    int64         // where it was written; -1: unknown
 }
 
 // tierLetters stands for the dead-letter topic.
@@ -100,7 +101,10 @@ func (p *partition) takeJobs(to int) []*job {
 // writeJobs writes messages and settles those that are confirmed. The others
 // are to be written again: one that is refused holds up no others.
 func (p *partition) writeJobs(ctx context.Context, to int, jobs []*job) error {
-	refused, err := p.publish(ctx, to, jobs)
+	at, refused, err := p.publish(ctx, to, jobs)
+	for i := range at {
+		jobs[i].at = at[i]
+	}
 	switch {
 	case err != nil:
 		p.written(to, nil, jobs, err)
@@ -122,7 +126,7 @@ func (p *partition) writeJobs(ctx context.Context, to int, jobs []*job) error {
 	return err
 }
 
-func (p *partition) publish(ctx context.Context, to int, jobs []*job) (refused []error, err error) {
+func (p *partition) publish(ctx context.Context, to int, jobs []*job) (at []int64, refused []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.w.cfg.WriteTimeout)
 	defer cancel()
 	recs := make([]kafka.Record, len(jobs))
@@ -141,16 +145,16 @@ func (p *partition) publish(ctx context.Context, to int, jobs []*job) (refused [
 		// Meanwhile somebody may have seen to it that the topic takes more.
 		fresh, err := kafka.NewProducer(p.w.clusterOf(to))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		defer fresh.Close()
 		producer = fresh
 	}
-	refused, err = producer.PublishEach(ctx, recs...)
+	at, refused, err = producer.PublishEach(ctx, recs...)
 	if err == nil && refused == nil {
 		invariants.Crash("messaging-write-after")
 	}
-	return refused, err
+	return at, refused, err
 }
 
 // recordLocked returns the message as it is written: as it was read, with
@@ -193,7 +197,7 @@ func (p *partition) written(to int, done, left []*job, err error) {
 			} else {
 				p.w.metrics.followed.Add(1)
 			}
-			p.movedLocked(j.d, j.hop, j.tier)
+			p.movedLocked(j)
 		}
 	}
 	if err == nil {

@@ -31,6 +31,7 @@ type QueuePartition struct {
 	InFlight  int       `json:"in_flight"`
 	Backlog   int64     `json:"backlog"` // read and not settled
 	Delayed   int       `json:"delayed"` // of these, waiting until they are due
+	Held      int64     `json:"held"`    // in delay topics, as far as they hold back a key or are held back
 	Full      bool      `json:"full"`    // a limit is reached: it is read no further
 	Oldest    *Oldest   `json:"oldest,omitempty"`
 }

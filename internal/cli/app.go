@@ -167,10 +167,10 @@ func showQueues(t *table, rows []processRow, now time.Time) {
 		if !begun {
 			begun = true
 			t.line("")
-			t.row("INSTANCE", "PARTITION", "PHASE", "COMMITTED", "LAG", "IN FLIGHT", "UNSETTLED", "DELAYED", "OLDEST", "WHY NOT")
+			t.row("INSTANCE", "PARTITION", "PHASE", "COMMITTED", "LAG", "IN FLIGHT", "UNSETTLED", "DELAYED", "HELD", "OLDEST", "WHY NOT")
 		}
 		for _, p := range r.Queue.Partitions {
-			t.row(r.Instance, fmt.Sprintf("%s-%d", r.Queue.Topic, p.Partition), p.Phase, p.Committed, known(p.Lag), p.InFlight, p.Backlog, p.Delayed, oldestOf(p, now), whyOf(p))
+			t.row(r.Instance, fmt.Sprintf("%s-%d", r.Queue.Topic, p.Partition), p.Phase, p.Committed, known(p.Lag), p.InFlight, p.Backlog, p.Delayed, p.Held, oldestOf(p, now), whyOf(p))
 		}
 	}
 }

@@ -44,7 +44,7 @@ func NewProducer(cfg Config) (*Producer, error) {
 // it returns an error, some may have been written; the error is a *RecordError
 // with the first that was refused, if one was.
 func (p *Producer) Publish(ctx context.Context, recs ...Record) error {
-	refused, err := p.PublishEach(ctx, recs...)
+	_, refused, err := p.PublishEach(ctx, recs...)
 	if err != nil {
 		return err
 	}
@@ -57,15 +57,16 @@ func (p *Producer) Publish(ctx context.Context, recs ...Record) error {
 }
 
 // PublishEach is Publish for whoever has to know of each record whether it was
-// written. It returns an error for each that was not, in the records' order, or
+// written, and where. It returns the offset of each, which is -1 if it is not
+// known, and an error for each that was not written, in the records' order, or
 // nil if all were. An error beside that says that of none is it known.
-func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []error, err error) {
+func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (at []int64, refused []error, err error) {
 	if len(recs) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	forgotten := p.forgotten.Load()
 	if err := p.limits.learn(ctx, p.cl, p.limits.unknown(recs)...); err != nil {
-		return nil, classed(err)
+		return nil, nil, classed(err)
 	}
 	s := newSlab(recs)
 	promise := s.promise
@@ -80,7 +81,11 @@ func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []e
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("publish: %w", ctx.Err())
+		return nil, nil, fmt.Errorf("publish: %w", ctx.Err())
+	}
+	at = make([]int64, len(recs))
+	for i := range s.recs {
+		at[i] = s.recs[i].Offset
 	}
 	var gone []string // topics
 	for _, f := range s.failures() {
@@ -96,7 +101,7 @@ func (p *Producer) PublishEach(ctx context.Context, recs ...Record) (refused []e
 	if gone != nil {
 		p.forget(forgotten, gone)
 	}
-	return refused, nil
+	return at, refused, nil
 }
 
 // forget has the client forget topics that were deleted since it has known them.
