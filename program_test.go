@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -321,7 +322,7 @@ func TestProgramWithoutBrokers(t *testing.T) {
 			t.Errorf("/metrics does not show the broker:\n%s", body)
 		}
 		if round == 0 {
-			status, _, stderr := program(t, args, nil, counter{})
+			status, _, stderr := program(t, append(slices.Clone(args), "--drain=100ms"), nil, counter{})
 			checkStartError(t, status, "", stderr, []string{"open broker " + dir, "in use by another broker", fmt.Sprintf("process %d on", os.Getpid())})
 		}
 		if status := p.status(); status != 0 {
