@@ -256,6 +256,10 @@ func (p *partition) readyLocked(d *delivery) {
 		p.deadLetterLocked(d, ReasonCrash, fmt.Errorf("the process ended %d times while it handled this message alone", d.s.crashes))
 		return
 	}
+	if left := d.past.leftAt(p.w.clock.now()); left > 0 && d.s.tier >= streamTiers {
+		p.waitOnLocked(d, left)
+		return
+	}
 	p.mu.ready.push(d)
 }
 

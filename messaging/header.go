@@ -28,6 +28,7 @@ const (
 	headerHop       = "pawl-hop"       // how often it was written to a delay topic
 	headerDue       = "pawl-due"       // not to be handled before
 	headerDelay     = "pawl-delay"     // how long before that it was written, in milliseconds
+	headerLeft      = "pawl-left"      // how long it waits after that, in milliseconds: longer than a delay topic keeps it
 	headerReason    = "pawl-reason"    // why it is a dead letter
 	headerError     = "pawl-error"     // the last error
 	headerFailed    = "pawl-failed"    // when the last attempt failed
@@ -56,6 +57,7 @@ type history struct {
 	hop      int
 	due      int64 // milliseconds; 0: at once
 	delay    int64 // milliseconds; 0: unknown
+	left     int64 // milliseconds that it waits once it is due
 	reason   string
 	err      string
 	failed   int64
@@ -75,6 +77,17 @@ func (h *history) waits(wall time.Time) time.Duration {
 		most = time.Duration(h.delay) * time.Millisecond
 	}
 	return max(0, min(most, time.UnixMilli(h.due).Sub(wall)))
+}
+
+// leftAt returns how long a message that is due is still to wait, by the wall
+// clock: what it did not wait before, less what has passed since it was due. It
+// is never longer than what was left then, whatever became of the clock.
+func (h *history) leftAt(wall time.Time) time.Duration {
+	if h == nil || h.left <= 0 {
+		return 0
+	}
+	left := time.Duration(min(h.left, tierMax.Milliseconds())) * time.Millisecond
+	return max(0, left-max(0, wall.Sub(time.UnixMilli(h.due))))
 }
 
 // failure is one failed attempt.
@@ -150,6 +163,9 @@ func (h *history) headers(hs []topic.Header) []topic.Header {
 	if h.delay > 0 {
 		number(headerDelay, h.delay)
 	}
+	if h.left > 0 {
+		number(headerLeft, h.left)
+	}
 	if h.reason != "" {
 		add(headerReason, h.reason)
 	}
@@ -220,6 +236,10 @@ func parseHistory(hs []topic.Header) (h history, ok bool) {
 		case headerDelay:
 			if number {
 				h.delay = n
+			}
+		case headerLeft:
+			if number {
+				h.left = n
 			}
 		case headerReason:
 			h.reason = clean(text, historyErrorMax)

@@ -179,6 +179,19 @@ func (l *lane) blocked(d *delivery) (tier int, ok bool) {
 	return int(l.items[0].tier), true
 }
 
+// behind returns the messages after one that are in the same topic as it, and
+// marks them as being written there once more.
+func (l *lane) behind(d *delivery) (followers []*delivery) {
+	for i := range l.items {
+		it := &l.items[i]
+		if it.order > d.order && it.d != nil && int(it.tier) == d.s.tier && !it.moving {
+			it.moving = true
+			followers = append(followers, it.d)
+		}
+	}
+	return followers
+}
+
 // move marks a message as being written to another topic.
 func (l *lane) move(d *delivery) {
 	if i, found := l.search(d.order); found && l.items[i].d == d {

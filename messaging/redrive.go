@@ -364,7 +364,7 @@ func (s *settlement) redriven(ctx context.Context, l Letter) (kafka.Record, erro
 	if l.FromElsewhere {
 		h.topic, h.partition, h.offset, h.timestamp = s.cfg.Topic, l.Partition, l.Offset, l.Time.UnixMilli()
 	}
-	h.attempts, h.hop, h.due, h.delay, h.reason = 0, 0, 0, 0, ""
+	h.attempts, h.hop, h.due, h.delay, h.left, h.reason = 0, 0, 0, 0, 0, ""
 	h.redrives++
 	rec := kafka.Record{Topic: s.o.To, Partition: partitionUnknown, Key: l.Key, Value: l.Value, Headers: h.headers(l.Headers)}
 	if rec.Topic != "" {

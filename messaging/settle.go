@@ -122,7 +122,7 @@ func (p *partition) verdictLocked(d *delivery, v verdict, err error) {
 		p.delayLocked(next, time.Now().Add(v.delay))
 	case toTier:
 		d.past = h
-		p.jobLocked(&job{d: d, tier: streamTiers + v.tier - 1, hop: int(d.hop) + 1, due: p.w.clock.now().Add(v.delay), delay: v.delay, retry: true})
+		p.waitThereLocked(d, streamTiers+v.tier-1, v.delay)
 	case toDeadLetters:
 		d.past = h
 		p.deadLetterLocked(d, v.reason, nil)

@@ -140,9 +140,11 @@ func ensure(ctx context.Context, admin *kafka.Admin, spec kafka.TopicSpec) error
 	return nil
 }
 
-// checkTiers refuses delay topics that would lose messages before they are due.
+// checkTiers refuses delay topics that would lose messages before they are due,
+// and notes how long a message may wait in each.
 func (w *Worker) checkTiers(ctx context.Context) error {
 	var errs []error
+	w.holds = make([]time.Duration, len(w.cfg.Retry.Tiers))
 	for i, delay := range w.cfg.Retry.Tiers {
 		name := RetryTopic(w.cfg.Application, w.cfg.Consumer, i+1)
 		s, err := w.admin.TopicSettings(ctx, name)
@@ -152,6 +154,7 @@ func (w *Worker) checkTiers(ctx context.Context) error {
 		if err := checkTier(name, delay, s); err != nil {
 			errs = append(errs, err)
 		}
+		w.holds[i] = keptBy(s) / tierRetention
 	}
 	name := RedriveTopic(w.cfg.Application, w.cfg.Consumer)
 	s, err := w.admin.TopicSettings(ctx, name)
@@ -192,14 +195,20 @@ func checkTier(name string, delay time.Duration, s map[string]string) error {
 	if n, err := strconv.ParseInt(s["retention.bytes"], 10, 64); err == nil && n >= 0 {
 		return fmt.Errorf("topic %s drops messages above %d bytes (retention.bytes), whether they were handled or not: want -1", name, n)
 	}
-	ms, err := strconv.ParseInt(s["retention.ms"], 10, 64)
-	if err != nil || ms < 0 {
-		return nil // for ever, or it does not say
-	}
-	if kept := time.Duration(min(ms, int64(tierMax*tierRetention/time.Millisecond))) * time.Millisecond; kept < tierRetention*delay {
+	if kept := keptBy(s); kept < tierRetention*delay {
 		return fmt.Errorf("topic %s keeps messages for %v (retention.ms), and a delay of %v needs %v", name, kept, delay, tierRetention*delay)
 	}
 	return nil
+}
+
+// keptBy is how long a topic keeps messages, by its settings: as long as any is to
+// wait in it, if it keeps them for ever, or does not say.
+func keptBy(s map[string]string) time.Duration {
+	const most = tierMax * tierRetention
+	if ms, err := strconv.ParseInt(s["retention.ms"], 10, 64); err == nil && ms >= 0 && ms < most.Milliseconds() {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return most
 }
 
 // locate returns the streams of a partition, each at the position that was

@@ -39,6 +39,7 @@ type Worker struct {
 	metrics      metrics
 
 	letterPartitions atomic.Int64
+	holds            []time.Duration // by tier: how long a message waits there before it is written there once more
 
 	assignments chan struct{} // has room for one: there is a new assignment
 	released    chan *partition

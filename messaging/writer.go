@@ -17,7 +17,9 @@ type job struct {
 	tier  int // to which stream, or tierLetters
 	hop   int
 	due   time.Time     // zero: keep what it has
-	delay time.Duration // as asked for
+	delay time.Duration // until due, as asked for
+	left  time.Duration // how long it waits after that
+	anew  bool          // it goes to the topic that it is in, before that lets go of it
 	retry bool          // it has failed; else it only follows one of its key
 	large bool          // it was refused for its size
 	at    int64         // where it was written; -1: unknown
@@ -164,11 +166,11 @@ func (p *partition) recordLocked(j *job) kafka.Record {
 	h.hop = j.hop
 	r := kafka.Record{Key: j.d.key, Value: j.d.value}
 	if j.tier == tierLetters {
-		h.due, h.delay, h.hop = 0, 0, 0
+		h.due, h.delay, h.left, h.hop = 0, 0, 0, 0
 		r.Topic, r.Partition = p.w.cfg.DeadLetters.Topic, p.id.Number%int32(p.w.letterPartitions.Load())
 	} else {
 		if j.retry {
-			h.due, h.delay = j.due.UnixMilli()+1, j.delay.Milliseconds()+1 // never early
+			h.due, h.delay, h.left = j.due.UnixMilli()+1, j.delay.Milliseconds()+1, j.left.Milliseconds() // never early
 		}
 		r.Topic, r.Partition = p.mu.streams[j.tier].id.Topic, p.id.Number
 	}
@@ -192,9 +194,11 @@ func (p *partition) written(to int, done, left []*job, err error) {
 			p.log.Warn("dead letter", "offset", j.d.origin(), "key", quote(j.d.key), "reason", j.d.past.reason, "error", j.d.past.err)
 			p.settleLocked(j.d)
 		default:
-			if j.retry {
+			switch {
+			case j.anew:
+			case j.retry:
 				p.w.metrics.retriedLater.Add(1)
-			} else {
+			default:
 				p.w.metrics.followed.Add(1)
 			}
 			p.movedLocked(j)
