@@ -398,3 +398,31 @@ func TestDeletedTopicFailsItsShardsAlone(t *testing.T) {
 		})
 	})
 }
+
+// A coordinator that takes a process's own join, read late, for another process
+// with the same instance fences it right after it has joined. It joins once more
+// and goes on. Where there is another process, it is fenced again, and ends.
+func TestFencedByItsOwnJoin(t *testing.T) {
+	for times, ends := range map[int]bool{1: false, -1: true} {
+		virtually(t, func(t *testing.T) {
+			c := consumertest.Start(t, &program{}, consumer.Config{})
+			send(c, "a")
+			c.Settle()
+			c.Fail("p1", "SyncGroup", "FENCED_INSTANCE_ID", times)
+			c.Fail("p1", "Heartbeat", "UNKNOWN_MEMBER_ID", 1)
+			if ends {
+				if err := c.Wait("p1"); err == nil || !strings.Contains(err.Error(), "give each process its own instance") {
+					t.Errorf("fenced again and again, the process ends with %v", err)
+				}
+				return
+			}
+			c.Advance(5 * time.Second)
+			send(c, "a", "b")
+			c.Settle()
+			checkExact(t, c, map[string]int{"a": 2, "b": 1})
+			if err := c.Stop("p1"); err != nil {
+				t.Errorf("the stop: %v", err)
+			}
+		})
+	}
+}

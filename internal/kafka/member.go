@@ -276,7 +276,33 @@ func (m *Member) instance() *string {
 }
 
 // join goes through one rebalance.
+//
+// A coordinator may take a join of this very member for that of another process as
+// the same instance: one that was sent again because no answer came, and that it
+// read after the one that it has answered, as a broker does that was frozen for a
+// while. Then the member is fenced right after it has joined. It joins once more
+// before it takes that for true: of two processes that are there for good one is
+// fenced again, and ends.
 func (m *Member) join(ctx context.Context) (Assignment, error) {
+	a, err := m.joinOnce(ctx)
+	var fenced *fencedAtSync
+	if !errors.As(err, &fenced) {
+		return a, err
+	}
+	m.log.Logger.Warn("fenced right after joining; joining once more", "group", m.cfg.Group, "instance", m.cfg.Instance, "err", err)
+	m.mu.Lock()
+	m.mu.id, m.mu.generation = "", -1
+	m.mu.Unlock()
+	return m.joinOnce(ctx)
+}
+
+// fencedAtSync is the error of a sync that followed on a join, and says that the
+// instance is another's.
+type fencedAtSync struct{ error }
+
+func (e *fencedAtSync) Unwrap() error { return e.error }
+
+func (m *Member) joinOnce(ctx context.Context) (Assignment, error) {
 	m.mu.Lock()
 	id, wish := m.mu.id, int32(-1)
 	if m.mu.wish {
@@ -307,7 +333,7 @@ func (m *Member) join(ctx context.Context) (Assignment, error) {
 	}
 	err = kerr.ErrorForCode(resp.ErrorCode)
 	if errors.Is(err, kerr.MemberIDRequired) {
-		return m.join(ctx) // with the ID that came with it
+		return m.joinOnce(ctx) // with the ID that came with it
 	}
 	if err != nil {
 		return Assignment{}, m.joinError("join", err)
@@ -331,6 +357,9 @@ func (m *Member) join(ctx context.Context) (Assignment, error) {
 	sresp, err := sync.RequestWith(ctx, m.cl)
 	if err == nil {
 		err = kerr.ErrorForCode(sresp.ErrorCode)
+	}
+	if errors.Is(err, kerr.FencedInstanceID) {
+		return Assignment{}, &fencedAtSync{m.joinError("sync", err)}
 	}
 	if err != nil {
 		return Assignment{}, m.joinError("sync", err)
