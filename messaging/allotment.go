@@ -20,10 +20,11 @@ import (
 //
 // A stream that is fetched has booked what it holds and what comes next: as much
 // as last time, and at least the size of a fetch, which is a quarter of a share.
-// One that holds nothing is always fetched. So what is larger than a share gets
-// through, alone, and nothing can wait for ever. All streams together hold no
-// more than the limit, and of each stream what one fetch has brought above its
-// share when it held nothing, or above the fetch before it; and the shares of
+// One that holds nothing is always fetched, and so is one that has room for two
+// fetches within its share. So what is larger than a share gets through, alone, and
+// nothing can wait for ever. All streams together hold no more than the limit, and
+// of each stream what one fetch has brought above its share when there was room
+// within that, or above the fetch before it; and the shares of
 // partitions that have just come, until others have given back as much. A fetch
 // brings one batch at least, however large that is once it is unpacked.
 type allotment struct {
@@ -101,7 +102,14 @@ func (a *allotment) fetch() int64 {
 	return a.fetchLocked()
 }
 
-func (a *allotment) fetchLocked() int64 { return max(fetchMin, min(a.mu.share/4, fetchMax)) }
+// fetchLocked is the size of a fetch. Where no stream has a share yet, those of a
+// partition that comes are looked through, and nothing of them is held.
+func (a *allotment) fetchLocked() int64 {
+	if len(a.mu.accounts) == 0 {
+		return fetchMax
+	}
+	return max(fetchMin, min(a.mu.share/4, fetchMax))
+}
 
 // note takes note of how much a stream holds and what its last fetch has
 // brought, and says whether it may be fetched; may, whether its other limits let
@@ -117,7 +125,8 @@ func (a *allotment) note(c *account, held, last int64, may bool) (open bool) {
 	a.mu.lent -= a.aboveLocked(c.booked)
 	could := a.mu.share + max(0, a.limit-a.mu.share*int64(len(a.mu.accounts))-a.mu.lent)/2
 	a.mu.lent += a.aboveLocked(c.booked)
-	open = may && (held == 0 || held+next <= could && (c.open || held+2*next <= could || held <= could/2))
+	nominal := a.fetchLocked() // what is promised does not depend on what came last
+	open = may && (held == 0 || held+2*nominal <= a.mu.share || held+next <= could && (c.open || held+2*next <= could || held <= could/2))
 	booked := held
 	if open && held > 0 {
 		booked += next

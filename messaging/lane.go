@@ -179,17 +179,15 @@ func (l *lane) blocked(d *delivery) (tier int, ok bool) {
 	return int(l.items[0].tier), true
 }
 
-// behind returns the messages after one that are in the same topic as it, and
-// marks them as being written there once more.
-func (l *lane) behind(d *delivery) (followers []*delivery) {
-	for i := range l.items {
-		it := &l.items[i]
-		if it.order > d.order && it.d != nil && int(it.tier) == d.s.tier && !it.moving {
-			it.moving = true
-			followers = append(followers, it.d)
-		}
+// renew marks a message as being written once more to the topic that it is in, and
+// says whether it did: not one that is handled, or on its way already.
+func (l *lane) renew(d *delivery) bool {
+	i, found := l.search(d.order)
+	if !found || l.items[i].d != d || l.items[i].moving || l.active == d {
+		return false
 	}
-	return followers
+	l.items[i].moving = true
+	return true
 }
 
 // move marks a message as being written to another topic.

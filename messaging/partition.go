@@ -187,6 +187,9 @@ func (p *partition) choresLocked(now time.Time) {
 			s.full = now
 			p.forwardLocked(s)
 		}
+		if s.tier != streamInput {
+			p.renewLocked(s)
+		}
 	}
 }
 

@@ -181,6 +181,7 @@ func (p *partition) settleLocked(d *delivery) {
 // movedLocked settles a message that is now in a delay topic.
 func (p *partition) movedLocked(j *job) {
 	d := j.d
+	d.state.Store(settled) // also one that still waits until it is due: it is elsewhere now
 	if l := d.lane; l != nil && p.w.cfg.Order == ByKey {
 		if l.moved(d, j.hop, j.tier) {
 			p.expectLocked(p.mu.streams[j.tier], expected{lane: l, at: j.at, order: d.order, hop: int32(j.hop)})

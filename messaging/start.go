@@ -164,6 +164,7 @@ func (w *Worker) checkTiers(ctx context.Context) error {
 	if err := checkTier(name, 0, s); err != nil {
 		errs = append(errs, err)
 	}
+	w.holdRedriven = max(keptBy(s)/tierRetention, time.Minute)
 	return errors.Join(errs...)
 }
 

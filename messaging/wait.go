@@ -9,8 +9,8 @@ import "time"
 //	attempt fails ──► retry.n, due after a hold ──► retry.n, due after another ──► handled
 //	                       left: the rest              left: nothing
 //
-// Those of its key that follow it in the topic go behind it again, since they are
-// as old.
+// Those that wait in a delay topic for another one of their key, wherever that is,
+// are written there once more when they are as old.
 
 // waitThereLocked has a message wait in a delay topic.
 func (p *partition) waitThereLocked(d *delivery, tier int, delay time.Duration) {
@@ -24,20 +24,38 @@ func (p *partition) waitOnLocked(d *delivery, left time.Duration) {
 	if !d.state.CompareAndSwap(pending, settled) {
 		return
 	}
-	tier, hold := d.s.tier, min(left, p.w.hold(d.s.tier))
-	p.jobLocked(&job{d: d, tier: tier, hop: int(d.hop) + 1, due: p.w.clock.now().Add(hold), delay: hold, left: left - hold, retry: true, anew: true})
-	if d.lane == nil || p.w.cfg.Order != ByKey {
+	hold := min(left, p.w.hold(d.s.tier))
+	p.jobLocked(&job{d: d, tier: d.s.tier, hop: int(d.hop) + 1, due: p.w.clock.now().Add(hold), delay: hold, left: left - hold, retry: true, anew: true})
+}
+
+// renewLocked has the messages of a stream written to its topic once more that
+// others of their key hold back, and that it is about to let go of.
+func (p *partition) renewLocked(s *stream) {
+	if p.w.cfg.Order != ByKey {
 		return
 	}
-	for _, follower := range d.lane.behind(d) {
-		p.jobLocked(&job{d: follower, tier: tier, hop: int(follower.hop) + 1, anew: true})
+	old := p.w.clock.now().Add(-p.w.hold(s.tier)).UnixMilli()
+	for i := range s.window.n {
+		d := s.window.at(i).d
+		if d == nil || d.state.Load() != pending {
+			continue
+		}
+		if d.stamp > old {
+			return // as are those that were written after it
+		}
+		if d.lane != nil && d.lane.renew(d) {
+			p.jobLocked(&job{d: d, tier: s.tier, hop: int(d.hop) + 1, anew: true})
+		}
 	}
 }
 
-// hold is how long a message waits in a delay topic before it is written there
-// once more.
+// hold is how long a message stays in a topic by which it comes back before it is
+// written there once more.
 func (w *Worker) hold(tier int) time.Duration {
-	if i := tier - streamTiers; i >= 0 && i < len(w.holds) {
+	switch i := tier - streamTiers; {
+	case tier == streamRedrive:
+		return w.holdRedriven
+	case i >= 0 && i < len(w.holds):
 		return w.holds[i]
 	}
 	return retryRetentionMin / tierRetention // one of an earlier configuration

@@ -39,7 +39,8 @@ type Worker struct {
 	metrics      metrics
 
 	letterPartitions atomic.Int64
-	holds            []time.Duration // by tier: how long a message waits there before it is written there once more
+	holds            []time.Duration // by tier: how long a message stays there before it is written there once more
+	holdRedriven     time.Duration   // and in the topic of those that were redriven
 
 	assignments chan struct{} // has room for one: there is a new assignment
 	released    chan *partition
