@@ -97,9 +97,6 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 		r.attempts = 0
 	}
 	r.s.committed(r, messages, took)
-	if bytes, _ := r.db.Unflushed(); bytes >= r.s.app.cfg.FlushBytes {
-		return r.flushDatabase()
-	}
 	return nil
 }
 

@@ -91,10 +91,16 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 	chores := time.NewTicker(r.s.app.cfg.FlushInterval / 4)
 	defer chores.Stop()
 	for {
-		r.fetch()
+		due := r.fetch()
 		r.pace.queued, r.pace.behind, r.pace.paused = r.backlog.queued, r.behind(), r.s.paused.Load()
 		if err := r.look(); err != nil {
 			return err
+		}
+		// After each commit, and not within it: what it has done is done.
+		if bytes, _ := r.db.Unflushed(); bytes >= r.s.app.cfg.FlushBytes && !r.pace.working {
+			if err := r.flushDatabase(); err != nil {
+				return err
+			}
 		}
 		act, until := r.pace.step(time.Now())
 		switch act {
@@ -122,11 +128,7 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 			}
 			continue
 		}
-		now := time.Now()
-		until = earlier(until, r.lookPast(now))
-		if due := r.pace.fetchAt(); now.Before(due) {
-			until = earlier(until, due)
-		}
+		until = earlier(earlier(until, r.lookPast(time.Now())), due)
 		var wake <-chan time.Time
 		if !until.IsZero() {
 			timer.Reset(time.Until(until))
@@ -164,18 +166,20 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 	}
 }
 
-// fetch asks for the next messages, when there is room for them and it is time.
-func (r *incarnation) fetch() {
+// fetch asks for the next messages, when there is room for them and it is time. It
+// returns when that is, if only the time is to be waited for.
+func (r *incarnation) fetch() (due time.Time) {
 	if r.fetching || r.pace.draining || r.backlog.queued >= fetchAhead || r.backlog.queued > 0 && r.backlog.bytes >= r.inputLimit {
-		return
+		return time.Time{}
 	}
-	if time.Now().Before(r.pace.fetchAt()) && !r.behind() {
-		return
+	if due := r.pace.fetchAt(); time.Now().Before(due) && !r.behind() {
+		return due
 	}
 	r.fetching = true
 	var request context.Context
 	request, r.cancelFetch = context.WithCancel(r.handle.ctx)
 	r.requests <- request
+	return time.Time{}
 }
 
 // refetch makes the messages of an aborted transaction come again, and forgets
