@@ -48,7 +48,10 @@ func (b *Broker) compactAll(ctx context.Context, at int64) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := b.compact(ctx, p, at); err != nil && ctx.Err() == nil {
+		switch err := b.compact(ctx, p, at); {
+		case err == nil:
+			p.compactFailed = ""
+		case ctx.Err() == nil:
 			if text := err.Error(); p.compactFailed != text { // said once, for it is tried again soon
 				p.compactFailed = text
 				b.config.Logger.Error("compact", "dir", b.dir, "partition", p.String(), "error", text)
