@@ -2,6 +2,8 @@ package consumer_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +195,122 @@ func TestLostChangelog(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where records were deleted from the changelog, it can't make a local copy again:
+// one that does not open, or can't be resumed from, is left as it is for whoever
+// can mend it, and the shard says what is wrong with it, until the loss is accepted.
+func TestOnlyCopyIsKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm func(t *testing.T, c *consumertest.Cluster, dir string)
+		want string
+	}{
+		"damaged": {func(t *testing.T, _ *consumertest.Cluster, dir string) {
+			manifests, err := filepath.Glob(filepath.Join(dir, "MANIFEST-*"))
+			if err != nil || len(manifests) == 0 {
+				t.Fatalf("manifests of %s: %v, %v", dir, manifests, err)
+			}
+			for _, name := range manifests {
+				if err := os.WriteFile(name, []byte("damaged"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, "corrupt"},
+		"too old": {func(t *testing.T, c *consumertest.Cluster, _ string) {
+			c.StartProcess("p2")
+			send(c, "a", "b")
+			c.Settle()
+			if err := c.Stop("p2"); err != nil {
+				t.Fatal(err)
+			}
+			c.Advance(48 * time.Hour)
+		}, string(changelog.TooOld)},
+		"marked": {func(t *testing.T, _ *consumertest.Cluster, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "DISCARD"), []byte("the disk fails\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "the disk fails"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(t *testing.T) {
+				p, state := &program{}, t.TempDir()
+				cl := consumertest.Start(t, p, consumer.Config{})
+				cl.Settle()
+				if err := cl.Stop("p1"); err != nil {
+					t.Fatal(err)
+				}
+				cl.StartApp("own", consumer.Config{StateDir: state}, p)
+				for range 3 {
+					send(cl, "a", "b")
+					cl.Settle()
+				}
+				if err := cl.Stop("own"); err != nil {
+					t.Fatal(err)
+				}
+				dir := filepath.Join(state, "test", "words-000")
+				c.harm(t, cl, dir)
+				cl.Trim("test.words.changelog", 0, 4)
+				before := contents(t, dir)
+
+				cl.StartApp("own", consumer.Config{StateDir: state}, p)
+				failed := func() bool {
+					st := cl.Status("own").Shards
+					return len(st) == 1 && st[0].Phase == consumer.Failed
+				}
+				cl.Until("the shard to fail", failed)
+				cl.Advance(5 * time.Minute) // it has tried again
+				cl.Until("the shard to fail again", failed)
+				reason := cl.Status("own").Shards[0].Reason
+				for _, want := range []string{c.want, "begins at offset 4", dir, consumer.ErrStateLost.Error(), "AcceptStateLoss"} {
+					if !strings.Contains(reason, want) {
+						t.Errorf("the reason does not say %q: %s", want, reason)
+					}
+				}
+				if got := cl.Metric("own", "pawl_state_discarded_total"); got != 0 {
+					t.Errorf("%v copies were discarded, want none", got)
+				}
+				if err := cl.Stop("own"); err != nil {
+					t.Error(err)
+				}
+				after := contents(t, dir)
+				for name, b := range before {
+					// What was opened and closed again has other files of the storage library's own.
+					if got, ok := after[name]; strings.HasSuffix(name, ".sst") && got != b || c.want == "corrupt" && !ok {
+						t.Errorf("%s of the copy is not what it was", name)
+					}
+				}
+
+				cl.StartApp("own", consumer.Config{StateDir: state, AcceptStateLoss: true}, p)
+				cl.Settle()
+				send(cl, "c")
+				cl.Settle()
+				if got := stored(cl, "words-000")["c"]; got != 1 {
+					t.Errorf("after the loss, c is counted %d times, want 1", got)
+				}
+				if got := cl.Metric("own", "pawl_state_discarded_total"); got != 2 {
+					t.Errorf("a discard and the loss that was accepted are counted as %v, want 2", got)
+				}
+			})
+		})
+	}
+}
+
+// contents returns the files of a directory.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[e.Name()] = string(b)
+	}
+	return files
 }
 
 // C09, C46: what is left at the end of the changelog is gaps: aborted data,

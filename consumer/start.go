@@ -89,7 +89,8 @@ func (s *shard) begin(ctx context.Context) (_ *incarnation, err error) {
 }
 
 // open is step 1: it opens the database, and discards it first if it can't be
-// resumed from.
+// resumed from. Where records were deleted from the changelog, that can't make the
+// copy again, and so the copy is left as it is, unless its loss was accepted.
 func (r *incarnation) open(ctx context.Context) error {
 	s := r.s
 	info, err := s.app.changelogOf(ctx, s.set)
@@ -108,9 +109,32 @@ func (r *incarnation) open(ctx context.Context) error {
 	r.changelogID = info.ID
 	log := changelog.Log{ID: info.ID, Start: starts[part], End: ends[part], TombstoneRetention: info.TombstoneRetention}
 
+	accepted := false // the loss, once: what follows from it is the same one
+	lose := func(format string, args ...any) error {
+		if log.Start == 0 || accepted {
+			return nil
+		}
+		accepted = true
+		return s.stateLost(fmt.Errorf("changelog %s begins at offset %d and %s: %w: records were deleted from it", part, log.Start, fmt.Sprintf(format, args...), ErrStateLost))
+	}
+	if log.Start > 0 {
+		// Opening it would discard it.
+		why, err := store.Marked(s.dir())
+		if err != nil {
+			return fmt.Errorf("open database of shard %s: %w", s.id, err)
+		}
+		if why != "" {
+			if err := lose("the local copy %s is marked for discard (%s)", s.dir(), why); err != nil {
+				return err
+			}
+		}
+	}
 	for attempt := 0; ; attempt++ {
 		if err := r.openDatabase(); err != nil {
 			if attempt > 0 || !errors.Is(err, store.ErrCorrupt) {
+				return err
+			}
+			if err := lose("the local copy %s can't be opened (%v)", s.dir(), err); err != nil {
 				return err
 			}
 			if err := s.discard("corrupt", err.Error()); err != nil {
@@ -139,11 +163,8 @@ func (r *incarnation) open(ctx context.Context) error {
 			r.position.Next = max(r.position.Next, log.Start)
 			return nil
 		case changelog.Empty:
-			if log.Start > 0 {
-				lost := fmt.Errorf("changelog %s begins at offset %d and there is no local copy: %w: records were deleted from it", part, log.Start, ErrStateLost)
-				if err := s.stateLost(lost); err != nil {
-					return err
-				}
+			if err := lose("there is no local copy"); err != nil {
+				return err
 			}
 			r.position = changelog.Position{Changelog: log.ID, Next: log.Start}
 			return nil
@@ -152,6 +173,9 @@ func (r *incarnation) open(ctx context.Context) error {
 			return fmt.Errorf("close database %s: %w", s.dir(), err)
 		}
 		r.db = nil
+		if err := lose("the local copy %s can't be resumed from (%s)", s.dir(), verdict); err != nil {
+			return err
+		}
 		if err := s.discard("position", string(verdict)); err != nil {
 			return err
 		}

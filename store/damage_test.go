@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -153,4 +154,17 @@ func look(o *Owner, keys int) string {
 		return "older" // as after a power cut
 	}
 	return "whole"
+}
+
+// What a disk or a share that doesn't answer says is no damage: nothing is thrown
+// away for it.
+func TestOpenErrorOfTheMachineIsNoDamage(t *testing.T) {
+	for _, e := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.ENODATA, syscall.ESTALE} {
+		if err := openError(&os.PathError{Op: "read", Path: "000004.sst", Err: e}); !errors.Is(err, e) || errors.Is(err, ErrCorrupt) {
+			t.Errorf("%v is told as %v", e, err)
+		}
+	}
+	if err := openError(errors.New("file is cut short")); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a file that is cut short is told as %v, want ErrCorrupt", err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -67,6 +68,22 @@ func discard(fs vfs.FS, dir string) (err error) {
 	err = lock.Close()
 	lock = nil
 	return errors.Join(err, fs.RemoveAll(dir))
+}
+
+// Marked returns why the database in a directory is marked for discard, which
+// Open would do; the empty string if it isn't, or isn't there.
+func Marked(dir string) (why string, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, discardMark))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	if why = strings.TrimSpace(string(b)); why == "" {
+		why = "it does not say why"
+	}
+	return why, nil
 }
 
 // lockFile is the storage library's name for it.

@@ -184,7 +184,7 @@ func openError(err error) error {
 // not about what the files hold.
 func ofTheMachine(err error) bool {
 	for _, e := range []error{syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO,
-		syscall.ENAMETOOLONG, syscall.ENOTDIR, syscall.ELOOP, syscall.ENODEV, syscall.ENXIO, syscall.ESTALE, syscall.EBUSY, syscall.EINTR, context.Canceled, context.DeadlineExceeded} {
+		syscall.ENAMETOOLONG, syscall.ENOTDIR, syscall.ELOOP, syscall.ENODEV, syscall.ENXIO, syscall.ESTALE, syscall.EBUSY, syscall.EINTR, syscall.ETIMEDOUT, syscall.ENODATA, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, e) {
 			return true
 		}
