@@ -253,6 +253,7 @@ func (a *audit) run() {
 	<-time.After(expiry)
 	third := a.as(a.t, "three")
 	p := startWitness(a.t, third, "")
+	p.awaitRunning(a.t, witnessPartitions) // the others may have swept all that there was
 	a.awaitSwept(total)
 	p.drain(a.t)
 	a.checkStores(third)

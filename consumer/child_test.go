@@ -199,6 +199,25 @@ func (p *process) drain(t *testing.T) {
 	}
 }
 
+// awaitRunning waits until so many shards run in the process, as its log says.
+func (p *process) awaitRunning(t *testing.T, shards int) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(processPatience); ; <-tick.C {
+		text, err := os.ReadFile(p.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(text), " INFO running ") >= shards {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d shards do not run in %v:\n%s", shards, processPatience, text)
+		}
+	}
+}
+
 // wait waits for the process to end.
 func (p *process) wait(t *testing.T) error {
 	t.Helper()
