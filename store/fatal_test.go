@@ -1,8 +1,10 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"syscall"
 	"testing"
@@ -169,4 +171,100 @@ func TestFlushThatFailsIsTold(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A flush that fails keeps its memtable, and when all of them are full a write
+// waits for it: no longer than until the failure is heard of. Neither Apply, nor a
+// restore, nor Close hangs, and what was flushed before is there when the database
+// is opened again.
+func TestWriteBehindFlushThatFailsEnds(t *testing.T) {
+	val := bytes.Repeat([]byte("v"), memTableFloor/8)
+	for name, write := range map[string]func(t *testing.T, o *Owner, i int) error{
+		"apply": func(t *testing.T, o *Owner, i int) error {
+			if err := o.Transaction().Put(fmt.Appendf(nil, "k%d", i), val); err != nil {
+				return err
+			}
+			if _, err := o.Seal(); err != nil {
+				return err
+			}
+			return o.Apply([]byte("2"))
+		},
+		"restore": func(t *testing.T, o *Owner, i int) error {
+			l := o.NewLoader()
+			if err := l.Set(append([]byte{spaceRaw}, fmt.Sprint("k", i)...), append([]byte{valuePlain}, val...)); err != nil {
+				return err
+			}
+			return errors.Join(l.Commit([]byte("2")), l.Close())
+		},
+		"close": func(t *testing.T, o *Owner, i int) error {
+			// Until a settling that nobody waits for waits itself.
+			if err := o.Transaction().Put(fmt.Appendf(nil, "k%d", i), val); err != nil {
+				return err
+			}
+			if _, err := o.Seal(); err != nil {
+				return err
+			}
+			if err := o.Apply([]byte("2")); err != nil {
+				return err
+			}
+			synctest.Wait()
+			o.pending.mu.Lock()
+			defer o.pending.mu.Unlock()
+			if o.pending.mu.busy != nil {
+				return syscall.EIO
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := newFaultFS(vfs.NewMem())
+				config := Config{Dir: "db", Options: Options{MemTableSize: memTableFloor}, Logger: slog.New(slog.DiscardHandler), fs: fs}
+				o, err := Open(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				put(t, o, "k", "v", "1")
+				if err := o.Flush(); err != nil {
+					t.Fatal(err)
+				}
+				fs.fail(1, ".sst", syscall.EIO)
+				done := make(chan error, 2)
+				go func() {
+					for i := range 200 { // many times what fits into the memtables
+						if err := write(t, o, i); err != nil {
+							done <- err
+							break
+						}
+					}
+					done <- o.Close()
+				}()
+				for _, what := range []string{"the write", "Close"} {
+					select {
+					case err := <-done:
+						if !errors.Is(err, syscall.EIO) {
+							t.Errorf("%s = %v, want EIO", what, err)
+						}
+					case <-time.After(time.Minute):
+						t.Errorf("%s hangs", what)
+						fs.fail(0, "", nil)
+						return
+					}
+				}
+				fs.fail(0, "", nil)
+				if o, err = Open(config); err != nil {
+					t.Fatal(err)
+				}
+				if v, ok, err := o.DB().Get([]byte("k")); string(v) != "v" || !ok || err != nil {
+					t.Errorf("opened again: k is %q, %v, %v", v, ok, err)
+				}
+				if meta := string(o.Meta()); meta != "1" {
+					t.Errorf("opened again: the position is %q, want 1", meta)
+				}
+				if err := o.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

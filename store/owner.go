@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -34,6 +35,7 @@ type Owner struct {
 
 	pending  pending
 	settling sync.WaitGroup // settlings that nobody waits for
+	gaveUp   atomic.Bool    // the disk was frozen because it fails: see commit
 
 	discarded bool
 	sealed    bool
@@ -247,6 +249,9 @@ func (o *Owner) write(b *pebble.Batch, meta []byte) error {
 
 // commit gives a batch to the storage library. That may have to wait for a
 // memtable, and so for the disk, which a fatal error would make it do for ever.
+// So would a flush that fails and is tried again for ever: the disk is frozen, on
+// which the flush ends and leaves nothing, and with it the waiting. What was
+// flushed before is on disk, as after a power cut.
 func (o *Owner) commit(b *pebble.Batch) error {
 	done := make(chan error, 1)
 	go func() { done <- b.Commit(pebble.NoSync) }()
@@ -257,9 +262,17 @@ func (o *Owner) commit(b *pebble.Batch) error {
 		}
 		return err
 	case <-o.fatal.met:
-		o.stalled = done
-		return o.fatalError()
+	case <-o.failure.met:
+		o.gaveUp.Store(true)
+		o.disk.freeze()
+		select {
+		case <-done:
+			return o.ended()
+		case <-o.fatal.met: // it came first
+		}
 	}
+	o.stalled = done
+	return o.fatalError()
 }
 
 // ended says why the database is of no more use, if it isn't.
@@ -267,10 +280,13 @@ func (o *Owner) ended() error {
 	if err := o.fatalError(); err != nil {
 		return err
 	}
-	if o.disk.isFrozen() {
-		return ErrInterrupted
+	switch {
+	case !o.disk.isFrozen():
+		return nil
+	case o.gaveUp.Load():
+		return o.Failure()
 	}
-	return nil
+	return ErrInterrupted
 }
 
 // usable says why the owner can't go on, if it can't.
@@ -303,10 +319,10 @@ func (o *Owner) flush() error {
 	if o.unflushed.bytes == 0 {
 		return nil
 	}
-	if err := o.settle(); err != nil {
+	if err := o.Failure(); err != nil {
 		return err
 	}
-	if err := o.Failure(); err != nil {
+	if err := o.settle(); err != nil {
 		return err
 	}
 	flushed, err := o.d.db.AsyncFlush()
