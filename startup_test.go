@@ -221,7 +221,7 @@ func TestBrokerDirectoryIsWaitedFor(t *testing.T) {
 // A directory that this user may not write says so, and what is needed.
 func TestDirectoryWithoutPermission(t *testing.T) {
 	if os.Geteuid() == 0 {
-		t.Skip("root may write everywhere")
+		t.Skip("root may write everywhere") // permissions do not bind root
 	}
 	b, _ := broker(t, "words", "totals")
 	dir := t.TempDir()

@@ -102,7 +102,7 @@ func (b bench) latency(rate, partitions int) error {
 			// Open loop: sent when it is due, whatever came back. A sender that
 			// lags is part of what a message waits for.
 			due := begun.Add(time.Duration(i) * time.Second / time.Duration(rate))
-			time.Sleep(time.Until(due))
+			time.Sleep(time.Until(due)) // real time: open loop, a message is sent when it is due
 			value := make([]byte, 90)
 			if i >= warm {
 				binary.BigEndian.PutUint64(value, uint64(due.UnixNano()))

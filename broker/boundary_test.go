@@ -118,7 +118,7 @@ func (k *kit) beginLife() {
 // stay out.
 func TestB2KillAtEveryWrite(t *testing.T) {
 	if !invariants.Enabled {
-		t.Skip("needs the build tag invariants")
+		t.Skip("needs the build tag invariants") // without it nothing to test is compiled in; make test sets it
 	}
 	dir := t.TempDir()
 	for _, commit := range []bool{true, false} {

@@ -181,7 +181,7 @@ func TestB1KillAtRandom(t *testing.T) {
 // written, before it is synced, before it is applied, before it is answered.
 func TestB2KillAtEndTxn(t *testing.T) {
 	if !invariants.Enabled {
-		t.Skip("needs the build tag invariants")
+		t.Skip("needs the build tag invariants") // without it nothing to test is compiled in; make test sets it
 	}
 	const partitions = 50
 	// One round each: topics, producer, 50 produces, the offset, then the end.

@@ -79,7 +79,7 @@ func TestB1NothingBeforeItsSync(t *testing.T) {
 	c.fs = gate
 	synctest.Test(t, func(t *testing.T) {
 		if !virtual {
-			t.Skip("needs the build tag synctests")
+			t.Skip("needs the build tag synctests") // without it locks are not ones of virtual time; make test sets it
 		}
 		k := start(t, c)
 		k.create("out", 1)
@@ -110,7 +110,7 @@ func TestB1NothingBeforeItsSync(t *testing.T) {
 			send("original", func() error { _, err := p.produceAt("out", 0, 0, "v"); return err })
 			send("duplicate", func() error { _, err := second.produceAt("out", 0, 0, "v"); return err })
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // virtual time
 		synctest.Wait()
 		select {
 		case what := <-acked:
@@ -270,7 +270,7 @@ func TestGroupsSurvive(t *testing.T) {
 func TestTransactionTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		if !virtual {
-			t.Skip("needs the build tag synctests")
+			t.Skip("needs the build tag synctests") // without it locks are not ones of virtual time; make test sets it
 		}
 		k := start(t, quiet())
 		k.create("out", 1)
@@ -278,12 +278,12 @@ func TestTransactionTimesOut(t *testing.T) {
 		if _, err := p.produce("out", 0, "a"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(59 * time.Second)
+		time.Sleep(59 * time.Second) // virtual time
 		synctest.Wait()
 		if got := k.offset("out", 0, listLatest, true); got != 0 {
 			t.Errorf("last stable offset %d before the timeout, want 0", got)
 		}
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // virtual time
 		synctest.Wait()
 		if got := k.offset("out", 0, listLatest, true); got != 2 {
 			t.Errorf("last stable offset %d after the timeout, want 2", got)
@@ -329,7 +329,7 @@ func TestEpochsRunOut(t *testing.T) {
 func TestOffsetsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		if !virtual {
-			t.Skip("needs the build tag synctests")
+			t.Skip("needs the build tag synctests") // without it locks are not ones of virtual time; make test sets it
 		}
 		c := quiet()
 		c.Settings = map[string]string{"offsets.retention.minutes": "60", "offsets.retention.check.interval.ms": "60000"}
@@ -340,11 +340,11 @@ func TestOffsetsExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.ctx = t.Context()
-		time.Sleep(58 * time.Minute)
+		time.Sleep(58 * time.Minute) // virtual time
 		if got := k.committedOffset(cl, "g", "in", 0); got != 5 {
 			t.Errorf("offset %d after 58 minutes, want 5", got)
 		}
-		time.Sleep(5 * time.Minute)
+		time.Sleep(5 * time.Minute) // virtual time
 		if got := k.committedOffset(cl, "g", "in", 0); got != -1 {
 			t.Errorf("offset %d after 63 minutes, want none", got)
 		}

@@ -66,7 +66,7 @@ const (
 func TestJavaTools(t *testing.T) {
 	lib := os.Getenv("PAWL_TEST_KAFKA_LIB")
 	if lib == "" {
-		t.Skip("PAWL_TEST_KAFKA_LIB names no jars of Kafka's; scripts/kafka run sets it")
+		t.Skip("PAWL_TEST_KAFKA_LIB names no jars of Kafka's; scripts/kafka run sets it") // Java's tools come with the Kafka that make kafka-test starts
 	}
 	j := tools{start(t, listening()), lib}
 	j.java("", topicCommand, "--create", "--topic", "words", "--partitions", "2", "--config", "retention.ms=86400000")
@@ -112,7 +112,7 @@ func TestJavaTools(t *testing.T) {
 func TestJavaScram(t *testing.T) {
 	lib := os.Getenv("PAWL_TEST_KAFKA_LIB")
 	if lib == "" {
-		t.Skip("PAWL_TEST_KAFKA_LIB names no jars of Kafka's; scripts/kafka run sets it")
+		t.Skip("PAWL_TEST_KAFKA_LIB names no jars of Kafka's; scripts/kafka run sets it") // Java's tools come with the Kafka that make kafka-test starts
 	}
 	j := tools{start(t, guarded()), lib}
 	j.create("words", 1)
@@ -130,7 +130,7 @@ func TestJavaScram(t *testing.T) {
 // librdkafka proves that it knows a password by SCRAM.
 func TestKcatScram(t *testing.T) {
 	if _, err := exec.LookPath("kcat"); err != nil {
-		t.Skip("kcat is not installed")
+		t.Skip("kcat is not installed") // .ci/run installs it where it can; the same is tested with the other clients
 	}
 	j := tools{kit: start(t, guarded())}
 	j.create("words", 2)
@@ -150,7 +150,7 @@ func guarded() Config {
 // kcat, and with it librdkafka, works on the broker.
 func TestKcat(t *testing.T) {
 	if _, err := exec.LookPath("kcat"); err != nil {
-		t.Skip("kcat is not installed")
+		t.Skip("kcat is not installed") // .ci/run installs it where it can; the same is tested with the other clients
 	}
 	j := tools{kit: start(t, listening())}
 	kcat := func(stdin string, args ...string) string {

@@ -252,7 +252,7 @@ func TestPrefetchThatEndsItsGoroutine(t *testing.T) {
 // A stop waits for a Prefetch, like for any call, and commits what came before it.
 func TestStopWaitsForPrefetch(t *testing.T) {
 	virtually(t, func(t *testing.T) {
-		p := &prefetching{fail: func(int) error { time.Sleep(2 * time.Second); return nil }}
+		p := &prefetching{fail: func(int) error { time.Sleep(2 * time.Second); return nil }} // virtual time
 		c := consumertest.Start(t, p, consumer.Config{})
 		c.Settle()
 		release := c.Hold("p1", "Fetch")

@@ -34,7 +34,7 @@ func (b *batches) ConsumeBatch(es []topic.Envelope, s consumer.Shard, p *topic.P
 	b.mu.sizes = append(b.mu.sizes, len(es))
 	b.mu.Unlock()
 	if b.slow > 0 {
-		time.Sleep(b.slow)
+		time.Sleep(b.slow) // virtual time
 	}
 	for i, e := range es {
 		if e.Partition != es[0].Partition || i > 0 && e.Offset <= es[i-1].Offset {

@@ -278,7 +278,7 @@ func onBrokers(t *testing.T, test func(t *testing.T, brokers string)) {
 func onKafka(t *testing.T, test func(t *testing.T, brokers string)) {
 	brokers := os.Getenv("PAWL_TEST_KAFKA")
 	if brokers == "" {
-		t.Skip("needs a real Kafka: PAWL_TEST_KAFKA names none")
+		t.Skip("needs a real Kafka: PAWL_TEST_KAFKA names none") // make kafka-test starts one
 	}
 	t.Run("kafka", func(t *testing.T) { test(t, brokers) })
 }

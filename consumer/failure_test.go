@@ -351,7 +351,7 @@ func TestInitAndHaltArePaired(t *testing.T) {
 			before: func(e topic.Envelope, _ consumer.Shard) error {
 				consuming.Store(true)
 				defer consuming.Store(false)
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // virtual time
 				if string(e.Key) == "bad" {
 					return errors.New("refused")
 				}

@@ -53,7 +53,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 	t.Logf("seed %d", seed)
 	virtually(t, func(t *testing.T) {
 		p := &program{before: func(topic.Envelope, consumer.Shard) error {
-			time.Sleep(50 * time.Microsecond)
+			time.Sleep(50 * time.Microsecond) // virtual time
 			return nil
 		}}
 		c := consumertest.Start(t, p, consumer.Config{CommitInterval: 20 * time.Millisecond})

@@ -64,7 +64,7 @@ func TestI1NothingUncommittedIsVisible(t *testing.T) {
 func TestI2StateAndOffsetsAgreeAfterCrashes(t *testing.T) {
 	virtually(t, func(t *testing.T) {
 		c := consumertest.Start(t, &program{before: func(topic.Envelope, consumer.Shard) error {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // virtual time
 			return nil
 		}}, consumer.Config{CreateTopics: 2, CommitInterval: 7 * time.Millisecond, FlushInterval: time.Second})
 		var sent []string
@@ -412,7 +412,7 @@ func TestI9StopDrains(t *testing.T) {
 	virtually(t, func(t *testing.T) {
 		var l ledger
 		p := &program{
-			before: func(topic.Envelope, consumer.Shard) error { time.Sleep(10 * time.Millisecond); return nil },
+			before: func(topic.Envelope, consumer.Shard) error { time.Sleep(10 * time.Millisecond); return nil }, // virtual time
 			init:   func(consumer.Shard) error { l.note("init"); return nil },
 			halt:   func(consumer.Shard) { l.note("halt") },
 		}

@@ -22,7 +22,7 @@ import (
 func misbehave(t *testing.T, fn func(op, path string) error) (end func()) {
 	t.Helper()
 	if !invariants.Enabled {
-		t.Skip("a disk that misbehaves needs the build tag invariants: go test -tags invariants")
+		t.Skip("a disk that misbehaves needs the build tag invariants: go test -tags invariants") // without it no fault is compiled in; make test sets it
 	}
 	end = invariants.Misbehave(fn)
 	t.Cleanup(end)
@@ -225,7 +225,7 @@ func TestSlowDisk(t *testing.T) {
 		var accesses atomic.Int64
 		end := misbehave(t, func(op, path string) error {
 			n := accesses.Add(1)
-			time.Sleep(200*time.Millisecond + time.Duration(n*7919%1800)*time.Millisecond)
+			time.Sleep(200*time.Millisecond + time.Duration(n*7919%1800)*time.Millisecond) // virtual time
 			return nil
 		})
 		told := false

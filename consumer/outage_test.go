@@ -57,7 +57,7 @@ func TestBrokerGoesAway(t *testing.T) {
 	onKafka(t, func(t *testing.T, brokers string) {
 		n := ownNode()
 		if n == nil {
-			t.Skip("this Kafka is not this test's to restart: see scripts/kafka run")
+			t.Skip("this Kafka is not this test's to restart: see scripts/kafka run") // a Kafka that others use is not to be killed; make kafka-test starts one
 		}
 		s := newStage(t, brokers)
 		s.publish(t, 500)

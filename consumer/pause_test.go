@@ -20,7 +20,7 @@ func TestPause(t *testing.T) {
 	virtually(t, func(t *testing.T) {
 		var l ledger
 		c := consumertest.Start(t, &program{before: func(e topic.Envelope, s consumer.Shard) error {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // virtual time
 			l.note("%s", s.ID())
 			return nil
 		}}, consumer.Config{CreateTopics: 2})

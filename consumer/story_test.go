@@ -163,7 +163,7 @@ func newStory(t *testing.T, seed uint64) *story {
 		mu.Unlock()
 		switch {
 		case slow && n < 20:
-			time.Sleep(time.Duration(n) * 20 * time.Millisecond)
+			time.Sleep(time.Duration(n) * 20 * time.Millisecond) // virtual time
 		case !s.failing.Load():
 		case n == 100:
 			return errors.New("by chance")

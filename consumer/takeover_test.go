@@ -19,7 +19,7 @@ import (
 func TestSecondProcessJoinsDuringConsume(t *testing.T) {
 	virtually(t, func(t *testing.T) {
 		p := &program{after: func(topic.Envelope, consumer.Shard) error {
-			time.Sleep(4 * time.Second)
+			time.Sleep(4 * time.Second) // virtual time
 			return nil
 		}}
 		c := consumertest.Start(t, p, consumer.Config{CreateTopics: 4})

@@ -174,7 +174,7 @@ func (c *Cluster) context() (context.Context, context.CancelFunc) {
 // Advance lets the time pass. In a bubble that is virtual time, and everything
 // that happens at its end has happened when it returns.
 func (c *Cluster) Advance(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) // virtual time, in a bubble
 	c.rest()
 }
 

@@ -16,7 +16,7 @@ type slow struct{ each time.Duration }
 func (slow) Topics() []*topic.Description { return []*topic.Description{words.Description} }
 
 func (s slow) Consume(topic.Envelope, consumer.Shard, *topic.Publisher) error {
-	time.Sleep(s.each)
+	time.Sleep(s.each) // virtual time
 	return nil
 }
 

@@ -182,7 +182,7 @@ func TestSettleFails(t *testing.T) {
 		cmd.Env = append(os.Environ(), mode+"=1")
 		out, err := cmd.CombinedOutput()
 		if strings.Contains(string(out), "needs the build tag") {
-			t.Skip("in a bubble the kit needs the build tag synctests")
+			t.Skip("in a bubble the kit needs the build tag synctests") // without it locks are not ones of virtual time; make test sets it
 		}
 		for _, want := range []string{
 			"not settled after 5m0s: shard raw-000 in process p1 is failed",

@@ -30,7 +30,7 @@ func TestSlowAmidFast(t *testing.T) {
 				done := make(chan string, n)
 				b.work("p1", messaging.Config{Order: order, Concurrency: 4}, func(_ context.Context, d messaging.Delivery) error {
 					if slow(string(d.Value())) {
-						time.Sleep(30 * time.Second)
+						time.Sleep(30 * time.Second) // virtual time
 					}
 					done <- string(d.Value())
 					return nil

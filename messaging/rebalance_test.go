@@ -70,7 +70,7 @@ func TestStopsAmidMessages(t *testing.T) {
 		acked := make(map[string]int)
 		k := newKeep()
 		h := func(_ context.Context, d messaging.Delivery) error {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // virtual time
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			acked[string(d.Value())]++
@@ -142,7 +142,7 @@ func TestNothingLostUnderFaults(t *testing.T) {
 				acked := make(map[string]bool)
 				k := newKeep()
 				h := func(_ context.Context, d messaging.Delivery) error {
-					time.Sleep(2 * time.Millisecond)
+					time.Sleep(2 * time.Millisecond) // virtual time
 					v := string(d.Value())
 					if n := d.Offset() % 10; n < 3 && d.Attempt() <= int(n)+1 {
 						return errNo // of these, n = 2 becomes a dead letter

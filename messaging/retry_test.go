@@ -170,7 +170,7 @@ func TestKeyOrderConcurrency(t *testing.T) {
 			running.ds[string(d.Key())] = d
 			most = max(most, len(running.ds))
 			running.mu.Unlock()
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // virtual time
 			running.mu.Lock()
 			delete(running.ds, string(d.Key()))
 			running.mu.Unlock()

@@ -69,7 +69,7 @@ func TestSuite(t *testing.T) { runSuite(t, 1, inVirtualTime) }
 
 func TestSuiteOnKafka(t *testing.T) {
 	if os.Getenv("PAWL_TEST_KAFKA") == "" {
-		t.Skip("PAWL_TEST_KAFKA names no Kafka to test on")
+		t.Skip("PAWL_TEST_KAFKA names no Kafka to test on") // make kafka-test starts one
 	}
 	runSuite(t, 3, onKafka)
 }

@@ -150,7 +150,7 @@ func TestFlushThatFailsIsTold(t *testing.T) {
 		if err := o.Failure(); !errors.Is(err, syscall.EIO) {
 			t.Errorf("Failure = %v, want EIO", err)
 		}
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // virtual time
 		if _, failed := fs.counts(); failed > 500 {
 			t.Errorf("the flush was tried %d times in 10 s", failed)
 		}

@@ -210,7 +210,7 @@ func TestI6FlushBoundsWhatACrashCosts(t *testing.T) {
 		begin := time.Now()
 		put(t, o, "k", "2", "2")
 		small, _ := o.Unflushed()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual time
 		put(t, o, "k", strings.Repeat("3", 1000), "3")
 		n, since := o.Unflushed()
 		if n < small+1000 || !since.Equal(begin) {

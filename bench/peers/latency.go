@@ -153,7 +153,7 @@ func (b bench) latency(ctx context.Context, w workload, p peer) (f figures, err 
 		// that is sent late is measured from when it was due.
 		at := begun.Add(time.Duration(i) * time.Second / time.Duration(w.rate))
 		if wait := time.Until(at); wait > 0 {
-			time.Sleep(wait)
+			time.Sleep(wait) // real time: open loop, a message is sent when it is due
 		}
 		if ctx.Err() != nil {
 			return f, context.Cause(ctx)

@@ -37,7 +37,7 @@ func TestParseMachineCPU(t *testing.T) {
 // What the kernel writes of this very process is understood.
 func TestUsageOfThisProcess(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		t.Skip("this system has no /proc")
+		t.Skip("this system has no /proc") // the figures of a process are read there
 	}
 	u, err := usageOf(strconv.Itoa(os.Getpid()))
 	if err != nil || u.peak < 1<<20 {

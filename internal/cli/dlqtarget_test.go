@@ -116,7 +116,7 @@ func TestRedriveToAContextResumes(t *testing.T) {
 // their record here sends those again, and loses none.
 func TestRedriveToAContextIsKilled(t *testing.T) {
 	if !invariants.Enabled {
-		t.Skip("crash points need the build tag invariants")
+		t.Skip("crash points need the build tag invariants") // without it no crash point is compiled in; make test sets it
 	}
 	const letters, batch = 230, 100
 	from, to := twoClusters(t)

@@ -210,7 +210,7 @@ func TestFreezeAndThaw(t *testing.T) {
 			result <- err
 		}()
 		if virtual {
-			time.Sleep(2 * time.Second)
+			time.Sleep(2 * time.Second) // virtual time
 		}
 		select {
 		case err := <-result:
@@ -412,7 +412,7 @@ func TestNeverCompacts(t *testing.T) {
 			if _, err := s.Commit(t.Context(), record("v")); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(24 * time.Hour)
+			time.Sleep(24 * time.Hour) // virtual time
 		}
 		want(t, read(t, b.Cluster(), 3), "v", "v", "v")
 	})

@@ -96,7 +96,7 @@ func signalOf(err error) syscall.Signal {
 // A misspelt number must not make a test pass that never crashed anything.
 func TestCrashMisspelt(t *testing.T) {
 	if !invariants.Enabled {
-		t.Skip("needs the build tag invariants")
+		t.Skip("needs the build tag invariants") // without it nothing to test is compiled in; make test sets it
 	}
 	for _, crash := range []string{"step:0", "step:-1", "step:x", "step:"} {
 		cmd, out := child(t, crash)
@@ -109,7 +109,7 @@ func TestCrashMisspelt(t *testing.T) {
 // With stop= the process freezes at the point, and goes on from there.
 func TestCrashStops(t *testing.T) {
 	if !invariants.Enabled {
-		t.Skip("needs the build tag invariants")
+		t.Skip("needs the build tag invariants") // without it nothing to test is compiled in; make test sets it
 	}
 	cmd, out := child(t, "stop=step:2")
 	if err := cmd.Start(); err != nil {

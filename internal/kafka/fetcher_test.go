@@ -113,7 +113,7 @@ func TestVerdictIsNotLost(t *testing.T) {
 			p := topic.Partition{Topic: d.Name()}
 			r := e.reader()
 			r.Consume(d, 0, 9)
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // virtual time
 			given, up := context.WithCancel(e.ctx)
 			up()
 			var b Batch
@@ -126,7 +126,7 @@ func TestVerdictIsNotLost(t *testing.T) {
 
 			defer e.dev.Fail(devFault(int16(kmsg.Fetch), kerr.UnknownTopicID.Code))()
 			r.Consume(d, 0, 0)
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) // virtual time
 			r.Pause(p)
 			r.Resume(p)
 			ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
@@ -174,11 +174,11 @@ func TestConsumeBeforeThereIsAny(t *testing.T) {
 			r.Consume(d, 0, 0)
 			r.Consume(d, 1, 0)
 			a := e.admin()
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) // virtual time
 			if _, err := a.CreateTopic(e.ctx, TopicSpec{Name: d.Name(), Partitions: 1}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) // virtual time
 			if err := a.CreatePartitions(e.ctx, d.Name(), 2); err != nil {
 				t.Fatal(err)
 			}

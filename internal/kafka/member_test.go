@@ -257,7 +257,7 @@ func TestMemberFetchesNothing(t *testing.T) {
 			a := e.run(MemberConfig{Instance: "a", Topics: []string{d.Name()}})
 			e.until(a, 2)
 			if virtual {
-				time.Sleep(time.Minute)
+				time.Sleep(time.Minute) // virtual time
 			}
 			if n := fetches.Load(); n > 0 {
 				e.Errorf("%d fetches by a member, want none", n)

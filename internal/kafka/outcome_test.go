@@ -443,7 +443,7 @@ func TestTopicGrows(t *testing.T) {
 			if err := e.admin().CreatePartitions(e.ctx, d.Name(), 5); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(metadataMaxAge)
+			time.Sleep(metadataMaxAge) // virtual time
 			key := []byte("k")
 			p := topic.PartitionFor(key, 5)
 			if p == 0 {

@@ -178,7 +178,7 @@ func TestQueueAuditor(t *testing.T) {
 func TestAuditorOnKafka(t *testing.T) {
 	address := os.Getenv("PAWL_TEST_KAFKA")
 	if address == "" {
-		t.Skip("PAWL_TEST_KAFKA names no Kafka to run on")
+		t.Skip("PAWL_TEST_KAFKA names no Kafka to run on") // make kafka-test starts one
 	}
 	audit{seed: 11, kills: 30, rate: 5_000, broker: []string{"--brokers", address}}.run(t, whole)
 }
@@ -187,7 +187,7 @@ func TestAuditorOnKafka(t *testing.T) {
 func TestAuditorSoak(t *testing.T) {
 	soak := os.Getenv("PAWL_SOAK")
 	if soak == "" {
-		t.Skip("PAWL_SOAK names no time to run for")
+		t.Skip("PAWL_SOAK names no time to run for") // hours of it are for make soak; a slice runs always
 	}
 	d, err := time.ParseDuration(soak)
 	if err != nil {
