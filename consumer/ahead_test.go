@@ -200,15 +200,7 @@ func TestPrefetchOnlyReads(t *testing.T) {
 			return nil
 		}
 		c := consumertest.Start(t, p, consumer.Config{})
-		var sent []string
-		for range 2 {
-			release := c.Hold("p1", "Fetch")
-			msgs := repeated(20, "a", "b", "c")
-			send(c, msgs...)
-			sent = append(sent, msgs...)
-			release()
-			c.Settle()
-		}
+		sent := sendTwenties(c, 2)
 		checkExact(t, c, countOf(sent))
 		checkStored(t, c, "words-000", countOf(sent))
 		mu.Lock()
@@ -233,15 +225,7 @@ func TestPrefetchThatEndsItsGoroutine(t *testing.T) {
 	virtually(t, func(t *testing.T) {
 		p := &prefetching{fail: func(int) error { runtime.Goexit(); return nil }}
 		c := consumertest.Start(t, p, consumer.Config{OnFailure: consumer.DeadLetter})
-		var sent []string
-		for range 6 {
-			release := c.Hold("p1", "Fetch")
-			msgs := repeated(20, "a", "b", "c")
-			send(c, msgs...)
-			sent = append(sent, msgs...)
-			release()
-			c.Settle()
-		}
+		sent := sendTwenties(c, 6)
 		checkExact(t, c, countOf(sent))
 		if calls, _, _ := p.seen(); calls < 1 || calls > 3 {
 			t.Errorf("Prefetch was called %d times, want it to rest", calls)
@@ -266,4 +250,15 @@ func TestStopWaitsForPrefetch(t *testing.T) {
 		c.Settle()
 		checkExact(t, c, map[string]int{"a": 10, "b": 10})
 	})
+}
+
+// sendTwenties sends messages that are fetched twenty at a time, so many times, and
+// returns what was sent.
+func sendTwenties(c *consumertest.Cluster, times int) (sent []string) {
+	for range times {
+		msgs := repeated(20, "a", "b", "c")
+		sendTogether(c, msgs...)
+		sent = append(append(sent, "decoy"), msgs...)
+	}
+	return sent
 }

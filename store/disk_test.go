@@ -106,6 +106,22 @@ func (w *waits) after(time.Duration) (<-chan time.Time, func()) {
 	return w.over, func() {}
 }
 
+// worked is how far a workload came, and why no further.
+type worked struct {
+	last int
+	err  error
+}
+
+// beginWorkload runs a workload on a goroutine of its own, and says how it went.
+func beginWorkload(c Config, n int) <-chan worked {
+	done := make(chan worked, 1)
+	go func() {
+		last, err := workload(c, n)
+		done <- worked{last, err}
+	}()
+	return done
+}
+
 // A disk that fills up at any write makes that write wait; OnDiskFull is told;
 // nothing fails and nothing is lost once there is space.
 func TestDiskFullWaitsAtEveryWrite(t *testing.T) {
@@ -128,16 +144,8 @@ func TestDiskFullWaitsAtEveryWrite(t *testing.T) {
 		fs.fail(at, "", errNoSpace)
 		var log fullLog
 		w := newWaits()
-		type result struct {
-			last int
-			err  error
-		}
-		done := make(chan result, 1)
-		go func() {
-			last, err := workload(config(fs, &log, w), n)
-			done <- result{last, err}
-		}()
-		var r result
+		done := beginWorkload(config(fs, &log, w), n)
+		var r worked
 		select {
 		case <-w.began:
 			tested++
@@ -201,16 +209,8 @@ func TestOutOfFilesWaitsAtEveryOpen(t *testing.T) {
 		fs.failOpens(at)
 		var log fullLog
 		w := newWaits()
-		type result struct {
-			last int
-			err  error
-		}
-		done := make(chan result, 1)
-		go func() {
-			last, err := workload(config(fs, &log, w), n)
-			done <- result{last, err}
-		}()
-		var r result
+		done := beginWorkload(config(fs, &log, w), n)
+		var r worked
 		select {
 		case <-w.began:
 			tested++
