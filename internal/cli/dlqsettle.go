@@ -180,8 +180,10 @@ func named(ctx context.Context, letters *messaging.Letters, q messaging.Query) e
 	if q.Partition == nil || q.To != q.From+1 {
 		return nil
 	}
-	_, err := letters.Show(ctx, *q.Partition, q.From)
-	return err
+	if _, err := letters.Show(ctx, *q.Partition, q.From); err != nil {
+		return fmt.Errorf("look for the letter that is named: %w", err)
+	}
+	return nil
 }
 
 // confirm asks whether to go on, with the number of letters that are meant.
