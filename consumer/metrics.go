@@ -41,7 +41,7 @@ func newMetrics(a *App) *metrics {
 	desc := func(name, help string, by ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, by, labels)
 	}
-	return &metrics{
+	m := &metrics{
 		app:      a,
 		messages: counter("pawl_messages_total", "Messages consumed, in committed transactions."),
 		commits:  counter("pawl_commits_total", "Transactions committed."),
@@ -63,6 +63,22 @@ func newMetrics(a *App) *metrics {
 		phase:       desc("pawl_shard_phase", "1 for the phase that the shard is in.", "shard", "phase"),
 		running:     desc("pawl_shards_running", "Shards that run in this process."),
 		stuck:       desc("pawl_shards_stuck", "Shards whose user code runs for longer than the limit."),
+	}
+	m.begin()
+	return m
+}
+
+// begin gives the counters that have reasons a series for each from the start: an
+// alert on the growth of one sees its first event then.
+func (m *metrics) begin() {
+	for _, why := range []string{"decode", "panic", "error"} { // see reason
+		m.failed.WithLabelValues(why)
+		m.deadLetters.WithLabelValues(why)
+		m.dropped.WithLabelValues(why)
+	}
+	m.dropped.WithLabelValues("missing")
+	for _, why := range []string{"corrupt", "position", "fatal", "accepted"} {
+		m.discarded.WithLabelValues(why)
 	}
 }
 

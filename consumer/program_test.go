@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/consumertest"
 	"github.com/pawlstream/pawl/store"
@@ -293,6 +295,28 @@ func TestInitShardFailsForAWhile(t *testing.T) {
 		checkExact(t, c, map[string]int{"a": 1})
 		if n := tries.Load(); n != 5 {
 			t.Errorf("InitShard was called %d times, want 5", n)
+		}
+	})
+}
+
+// The counters that have reasons have all of them from the start: what is alerted
+// on when it grows would otherwise miss the first event.
+func TestCountersByReasonBeginAtZero(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	virtually(t, func(t *testing.T) {
+		consumertest.Start(t, &program{}, consumer.Config{Registerer: registry}).Settle()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]int)
+		for _, f := range families {
+			got[f.GetName()] = len(f.GetMetric())
+		}
+		for name, want := range map[string]int{"pawl_failed_messages_total": 3, "pawl_dead_letters_total": 3, "pawl_dropped_total": 4, "pawl_state_discarded_total": 4} {
+			if got[name] != want {
+				t.Errorf("%s has %d series at the start, want %d", name, got[name], want)
+			}
 		}
 	})
 }
