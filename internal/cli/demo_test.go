@@ -49,12 +49,12 @@ func TestDemoFlags(t *testing.T) {
 		want string
 	}{
 		{[]string{"--kills", "-1"}, "--kills -1: want 0 or more"},
-		{[]string{"--kills", "many"}, `invalid argument "many"`},
+		{[]string{"--kills", "many"}, `--kills "many": want a whole number`},
 		{[]string{"--broker-kills", "-1"}, "--broker-kills -1: want 0 or more"},
 		{[]string{"--broker-kills", "1", "--brokers", "127.0.0.1:9"}, "--broker-kills: the demo kills a broker of its own"},
 		{[]string{"--rate", "-5"}, "--rate -5: want events a second"},
-		{[]string{"--rate", "abc"}, `invalid argument "abc"`},
-		{[]string{"--seed", "-1"}, `invalid argument "-1"`},
+		{[]string{"--rate", "abc"}, `--rate "abc": want a whole number`},
+		{[]string{"--seed", "-1"}, `--seed "-1": want at least 0`},
 		{[]string{"-o", "yaml"}, `--output "yaml": want text or json`},
 		{[]string{"--keep"}, "--keep: there is nothing to keep without --brokers"},
 		{[]string{"--brokers", "localhost"}, `--brokers "localhost": broker "localhost": want HOST:PORT`},

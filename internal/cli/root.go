@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/pawlstream/pawl/internal/config"
 )
@@ -124,27 +123,4 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return usagef(cmd, "unexpected argument %q", args[0])
 	}
 	return nil
-}
-
-// flagError names the flag that is nearest to one that is not known.
-func flagError(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return err
-	}
-	name := unknown.GetSpecifiedName()
-	if short := unknown.GetSpecifiedShortnames(); short != "" {
-		name = short
-	}
-	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			known = append(known, "--"+f.Name)
-		}
-	})
-	dashes := "--"
-	if unknown.GetSpecifiedShortnames() != "" {
-		dashes = "-"
-	}
-	return fmt.Errorf("unknown flag %s%s%s", dashes, name, config.Suggest("--"+name, known))
 }
