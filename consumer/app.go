@@ -41,6 +41,7 @@ type App struct {
 		logs   map[string]changelogInfo
 
 		missing []string // consumed topics that are not there, as last looked
+		unsafe  []string // changelogs whose settings lose state, and which those are, as last looked
 
 		paused       bool // all shards are
 		pausedShards map[ShardID]bool
@@ -311,7 +312,7 @@ func (a *App) reconcile(hard context.Context, ended chan<- *shard) {
 		switch {
 		case s == nil:
 		case owned[id]:
-			s.suspect()
+			s.suspect(errSuspect)
 		case lapsed:
 			s.lose()
 		} // else it is not ours any more: it finishes what is open, and ends
@@ -405,7 +406,7 @@ func (a *App) Status() Status {
 	a.mu.Lock()
 	group := a.group
 	st.Paused = a.mu.paused
-	st.Missing = slices.Clone(a.mu.missing)
+	st.Missing, st.Unsafe = slices.Clone(a.mu.missing), slices.Clone(a.mu.unsafe)
 	a.mu.Unlock()
 	if group != nil {
 		group.mu.Lock()
@@ -419,7 +420,8 @@ func (a *App) Status() Status {
 }
 
 // Ready returns nil if this process is a member of the group, all its shards
-// run and none is stuck, and all consumed topics are there, and else an error that says what is missing.
+// run and none is stuck, all consumed topics are there, and no changelog is set to lose state, and else an
+// error that says what is wrong.
 func (a *App) Ready() error {
 	st := a.Status()
 	if !st.Joined {
@@ -428,6 +430,9 @@ func (a *App) Ready() error {
 	var errs []error
 	for _, name := range st.Missing {
 		errs = append(errs, fmt.Errorf("consumed topic %s does not exist any more: its shards have stopped, and start when it is there again", name))
+	}
+	for _, why := range st.Unsafe {
+		errs = append(errs, errors.New(why))
 	}
 	for _, s := range st.Shards {
 		switch {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/consumertest"
+	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -425,4 +426,48 @@ func TestFencedByItsOwnJoin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A changelog that is set to delete, or to compact and delete, while the
+// application runs is told of: it loses state, and the next start would refuse it.
+func TestChangelogIsSetToDelete(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{})
+		send(c, "a", "b")
+		c.Settle()
+		log := consumer.ChangelogTopic(c.Status("p1").Application, "words")
+		for _, policy := range []string{"delete", "compact,delete"} {
+			c.SetTopic(log, "cleanup.policy", policy)
+			c.Until("the process to say that state is lost with "+policy, func() bool {
+				err := c.App("p1").Ready()
+				return err != nil && strings.Contains(err.Error(), "changelog "+log+" has cleanup.policy="+policy)
+			})
+			c.SetTopic(log, "cleanup.policy", "compact")
+			c.Until("the process to be ready again", func() bool { return c.App("p1").Ready() == nil })
+		}
+		send(c, "a")
+		c.Settle()
+		checkStored(t, c, "words-000", map[string]int{"a": 2, "b": 1})
+	})
+}
+
+// A changelog that is made anew leaves no shard with the state of before, also
+// one that no message comes to.
+func TestIdleShardSeesItsChangelogMadeAnew(t *testing.T) {
+	virtually(t, func(t *testing.T) {
+		c := consumertest.Start(t, &program{}, consumer.Config{})
+		send(c, "a", "b")
+		c.Settle()
+		log := consumer.ChangelogTopic(c.Status("p1").Application, "words")
+		c.DeleteTopic(log)
+		c.CreateTopic(topic.Bytes(log).With(topic.Compacted()), 1)
+		c.Advance(15 * time.Second)
+		err := c.App("p1").Ready()
+		if err == nil || !strings.Contains(err.Error(), "which now holds none") {
+			t.Errorf("15 s after the changelog was made anew the process says: %v", err)
+		}
+		if err := c.App("p1").View("words-000", func(*store.Transaction) error { return nil }); !errors.Is(err, consumer.ErrNotHere) {
+			t.Errorf("the state of before is still shown: %v", err)
+		}
+	})
 }

@@ -154,8 +154,8 @@ func (r *incarnation) loop(ctx context.Context, drain <-chan struct{}) error {
 		case <-r.db.DirectWrites():
 		case <-drain:
 			return nil
-		case <-r.s.suspected:
-			return errSuspect
+		case why := <-r.s.suspected:
+			return why
 		case <-r.db.Failing():
 			return r.db.Failure()
 		case err := <-r.dbFatal:

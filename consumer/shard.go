@@ -30,8 +30,8 @@ type shard struct {
 	drain chan struct{} // closed when the shard is to stop
 	ended chan struct{} // closed when it has
 
-	suspected chan struct{} // has room for one
-	woken     chan struct{} // likewise
+	suspected chan error    // why what it holds may be old; has room for one
+	woken     chan struct{} // has room for one
 	paused    atomic.Bool
 	lost      atomic.Bool // another process has had it for as long as a session takes to lapse: see lose
 
@@ -52,7 +52,7 @@ type shard struct {
 }
 
 func newShard(app *App, set *set, partition int32) *shard {
-	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{}), suspected: make(chan struct{}, 1), woken: make(chan struct{}, 1)}
+	s := &shard{app: app, set: set, partition: partition, id: shardID(set.name, partition), drain: make(chan struct{}), ended: make(chan struct{}), suspected: make(chan error, 1), woken: make(chan struct{}, 1)}
 	s.log = app.log.With("shard", string(s.id))
 	s.mu.status = ShardStatus{ID: s.id, Partition: topic.Partition{Topic: set.topics[0].Name(), Number: partition}, Phase: Fencing, Since: time.Now(), Lag: -1}
 	return s
@@ -91,17 +91,17 @@ func (s *shard) stop() {
 	}
 }
 
-// suspect tells that another process may have had the shard meanwhile. If it
-// runs, its incarnation ends and a new one begins with the fence, so that
+// suspect tells that the shard's state may be old, and why: another process may
+// have had it meanwhile, or its changelog is another one. If it runs, its incarnation ends and a new one begins with the fence, so that
 // nothing answers from a state that may be old.
-func (s *shard) suspect() {
+func (s *shard) suspect(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.status.Phase == Running {
-		s.mu.status.Phase, s.mu.status.Reason = Failed, errSuspect.Error()
+		s.mu.status.Phase, s.mu.status.Reason = Failed, why.Error()
 	}
 	select {
-	case s.suspected <- struct{}{}:
+	case s.suspected <- why:
 	default:
 	}
 }
@@ -127,6 +127,10 @@ var (
 
 	// errSuspect says that another process may have had the shard meanwhile.
 	errSuspect = errors.New("the membership has lapsed meanwhile")
+
+	// errRenewed says that the changelog of the shard is not the one that its
+	// state is of: somebody has reset the application.
+	errRenewed = errors.New("the changelog topic was created anew")
 
 	// errStopping ends a phase of a shard that is to stop.
 	errStopping = errors.New("the shard is stopping")

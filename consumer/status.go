@@ -63,5 +63,6 @@ type Status struct {
 	LastHeartbeat time.Time     // the last that the group answered without error
 	Paused        bool          // all shards are, also those that come
 	Missing       []string      // consumed topics that do not exist any more
+	Unsafe        []string      // which changelogs are set to lose state, since when they were last looked at
 	Shards        []ShardStatus // those that are here, in order of their IDs
 }

@@ -146,8 +146,8 @@ func (a *App) changelogOf(ctx context.Context, set *set) (changelogInfo, error) 
 		return changelogInfo{}, fmt.Errorf("look up the settings of changelog %s: %w", name, err)
 	}
 	full := changelogInfo{TopicInfo: info, TombstoneRetention: 24 * time.Hour}
-	if policy := settings["cleanup.policy"]; policy != "compact" {
-		return changelogInfo{}, fmt.Errorf("changelog %s has cleanup.policy=%s, which loses state: set it to compact", name, policy)
+	if why := losesState(name, settings); why != "" {
+		return changelogInfo{}, errors.New(why)
 	}
 	if ms, err := strconv.ParseInt(settings["delete.retention.ms"], 10, 64); err == nil {
 		full.TombstoneRetention = time.Duration(min(ms, int64(100*365*24*time.Hour/time.Millisecond))) * time.Millisecond
@@ -159,6 +159,15 @@ func (a *App) changelogOf(ctx context.Context, set *set) (changelogInfo, error) 
 	a.mu.logs[name] = full
 	a.mu.Unlock()
 	return full, nil
+}
+
+// losesState says why a changelog of these settings loses state, or nothing if it
+// does not.
+func losesState(name string, settings map[string]string) string {
+	if policy := settings["cleanup.policy"]; policy != "compact" {
+		return fmt.Sprintf("changelog %s has cleanup.policy=%s, which loses state: set it to compact", name, policy)
+	}
+	return ""
 }
 
 // ensureDeadLetters creates a set's dead-letter topic, and extends it to the
@@ -209,28 +218,37 @@ func (a *App) largestMessage(ctx context.Context, set *set) (int64, error) {
 	return largest, nil
 }
 
-// watchTopics looks, now and then, whether all consumed topics are there. One
-// that is deleted while it is consumed has no shards any more, and somebody has
-// to say so.
+// changelogInterval is how often the settings of the changelogs are looked at
+// while the application runs. A broker deletes by age or size no sooner than its
+// next look at a segment that is closed, which takes minutes.
+const changelogInterval = 2 * time.Minute
+
+// watchTopics looks, now and then, whether all consumed topics are there, and
+// whether the changelogs are what the shards took them for. A topic that is
+// deleted while it is consumed has no shards any more, and somebody has to say
+// so; a changelog that is made anew leaves a shard without messages with a state
+// that is nobody's; one that is set to delete loses state.
 func (a *App) watchTopics(ctx context.Context) {
 	t := time.NewTicker(a.cfg.TopicsInterval)
 	defer t.Stop()
+	looked := time.Now()
 	for {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			return
 		}
-		var names []string
+		var inputs, logs []string
 		for _, set := range a.sets {
-			names = append(names, topicNames(set.topics)...)
+			inputs = append(inputs, topicNames(set.topics)...)
+			logs = append(logs, ChangelogTopic(a.cfg.Application, set.name))
 		}
-		infos, err := a.admin.Topics(ctx, names...)
+		infos, err := a.admin.Topics(ctx, slices.Concat(inputs, logs)...)
 		if err != nil {
 			a.log.Debug("look for consumed topics", "error", err)
 			continue // whoever needs the broker says what is wrong with it
 		}
-		missing := slices.DeleteFunc(names, func(name string) bool { _, ok := infos[name]; return ok })
+		missing := slices.DeleteFunc(inputs, func(name string) bool { _, ok := infos[name]; return ok })
 		a.mu.Lock()
 		changed := !slices.Equal(missing, a.mu.missing)
 		a.mu.missing = missing
@@ -238,6 +256,59 @@ func (a *App) watchTopics(ctx context.Context) {
 		if changed && len(missing) > 0 {
 			a.log.Error("consumed topics do not exist any more: their shards have stopped", "topics", missing)
 		}
+		for _, s := range a.all() {
+			if info, ok := infos[ChangelogTopic(a.cfg.Application, s.set.name)]; ok {
+				s.compareChangelog(info.ID)
+			}
+		}
+		a.mu.Lock()
+		unsafe := len(a.mu.unsafe) > 0
+		a.mu.Unlock()
+		if unsafe || time.Since(looked) >= changelogInterval { // what is mended is seen soon
+			looked = time.Now()
+			logs = slices.DeleteFunc(logs, func(name string) bool { _, ok := infos[name]; return !ok })
+			a.checkChangelogs(ctx, logs)
+		}
+	}
+}
+
+// checkChangelogs looks at the settings of changelogs, and tells of those that
+// lose state. The shards run on: what they have is whole, and stopping them would
+// not keep it.
+func (a *App) checkChangelogs(ctx context.Context, names []string) {
+	all, err := a.admin.SettingsOfTopics(ctx, names...)
+	if err != nil {
+		a.log.Debug("look at the settings of the changelogs", "error", err)
+		return
+	}
+	var unsafe []string
+	for _, name := range names {
+		if settings, ok := all[name]; ok {
+			if why := losesState(name, settings); why != "" {
+				unsafe = append(unsafe, why)
+			}
+		}
+	}
+	a.mu.Lock()
+	changed := !slices.Equal(unsafe, a.mu.unsafe)
+	a.mu.unsafe = unsafe
+	a.mu.Unlock()
+	switch {
+	case changed && len(unsafe) > 0:
+		a.log.Error("changelogs are set to lose state", "reason", strings.Join(unsafe, "; "))
+	case changed:
+		a.log.Info("the changelogs keep state again")
+	}
+}
+
+// compareChangelog has a shard begin anew whose changelog is another topic by now
+// than the one that its state is of. One with messages notices by itself.
+func (s *shard) compareChangelog(id topic.ID) {
+	s.mu.Lock()
+	renewed := s.mu.current != nil && s.mu.status.Phase == Running && s.mu.current.changelogID != id
+	s.mu.Unlock()
+	if renewed {
+		s.suspect(errRenewed)
 	}
 }
 

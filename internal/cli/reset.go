@@ -66,7 +66,7 @@ stays as it is. Messages that come again are counted into it again, and those
 that are skipped are missing from it. To begin anew with both, see pawl app reset.
 
 It prints a plan, partition by partition, asks, and refuses while the group has
-members. With --force it moves an application whose shards run: each is fenced,
+members; a dry run prints the plan then, and exits with status 1. With --force it moves an application whose shards run: each is fenced,
 and goes on from the new place with its next start, which is at its next message.`,
 		Example: `  pawl offsets reset --group shop.mailer --to now-1h --dry-run
   pawl offsets reset --application counter --keep-state --to latest
@@ -111,8 +111,9 @@ state in state directories need not be deleted: they are of another changelog,
 and discarded when their shards start. What the application has published stays.
 
 It prints a plan, partition by partition, asks, and refuses while the application
-runs. With --force it goes on: each shard is fenced, and begins anew with its next
-message.
+runs; a dry run prints the plan then, and exits with status 1. With --force it
+goes on: each shard is fenced, and begins anew with its next message, or within
+ten seconds (--topics-interval).
 
 One that is cut off leaves no shard with state and offsets that disagree: a shard
 is as it was, or begins without state where the application's configuration
@@ -186,7 +187,7 @@ func (r *reset) run(cmd *cobra.Command) (err error) {
 			}
 			plan.Done = true
 		}
-		return r.o.document(plan, func(t *table) {
+		err = r.o.document(plan, func(t *table) {
 			if !plan.Done {
 				plan.show(t)
 			}
@@ -197,6 +198,10 @@ func (r *reset) run(cmd *cobra.Command) (err error) {
 				t.line("%s reset", count(int64(len(plan.Moves)), "partition"))
 			}
 		})
+		if err == nil && plan.Refused != "" {
+			err = fmt.Errorf("this would be refused: %s", plan.Refused)
+		}
+		return err
 	})
 }
 
@@ -207,6 +212,7 @@ type resetPlan struct {
 	Moves       []resetMove `json:"moves"`
 	State       string      `json:"state,omitempty"` // what becomes of it
 	Notes       []string    `json:"notes,omitempty"`
+	Refused     string      `json:"refused,omitempty"` // why it would be refused; only of a dry run
 	Done        bool        `json:"done"`
 
 	shards []shardPosition
@@ -306,7 +312,12 @@ func (r *reset) checkMembers(ctx context.Context, c asked, p *resetPlan) error {
 		if r.application != "" {
 			hint += ", or say --force"
 		}
-		return fmt.Errorf("%s of %s: %s: %s", count(int64(len(d.Members)), "member"), printable(group), membersOf(d), hint)
+		err := fmt.Errorf("%s of %s: %s: %s", count(int64(len(d.Members)), "member"), printable(group), membersOf(d), hint)
+		if !r.ok.dryRun {
+			return err
+		}
+		p.Refused = err.Error()
+		return nil
 	}
 	p.Notes = append(p.Notes, fmt.Sprintf("%s: %s; their shards are fenced", count(int64(len(d.Members)), "member"), membersOf(d)))
 	return nil

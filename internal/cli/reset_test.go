@@ -293,6 +293,11 @@ func TestResetWhileShardsRun(t *testing.T) {
 			if status != exitError || stdout != "" || !strings.Contains(stderr, "1 member of "+a.app) || !strings.Contains(stderr, "--force") {
 				t.Errorf("pawl %v: status %d, %q, %q, want a refusal", args, status, stdout, stderr)
 			}
+			args[len(args)-1] = "--dry-run"
+			status, stdout, stderr = o.try("", args...)
+			if status != exitError || !strings.Contains(stdout, "REPEATS") || !strings.Contains(stdout, a.words) || !strings.Contains(stderr, "this would be refused: 1 member of "+a.app) {
+				t.Errorf("pawl %v: status %d, %q, %q, want the plan, and that it would be refused", args, status, stdout, stderr)
+			}
 		}
 		r.finish()
 		r = a.start()

@@ -110,6 +110,34 @@ func (a *Admin) Topics(ctx context.Context, names ...string) (map[string]TopicIn
 	return infos, nil
 }
 
+// SettingsOfTopics returns every setting of the topics that holds, as TopicSettings
+// does, with one request to each broker that is asked. A topic whose settings
+// can't be told is left out.
+func (a *Admin) SettingsOfTopics(ctx context.Context, names ...string) (map[string]map[string]string, error) {
+	rs, err := a.adm.DescribeTopicConfigs(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("look up the settings of %d topics: %w", len(names), classed(err))
+	}
+	all := make(map[string]map[string]string, len(rs))
+	for _, r := range rs {
+		if r.Err == nil {
+			all[r.Name] = settingsIn(r)
+		}
+	}
+	return all, nil
+}
+
+// settingsIn takes the settings out of an answer.
+func settingsIn(r kadm.ResourceConfig) map[string]string {
+	settings := make(map[string]string, len(r.Configs))
+	for _, c := range r.Configs {
+		if c.Value != nil {
+			settings[c.Key] = *c.Value
+		}
+	}
+	return settings
+}
+
 // TopicSettings returns every setting of the topic that holds, by Kafka's
 // names, the defaults included.
 func (a *Admin) TopicSettings(ctx context.Context, name string) (map[string]string, error) {
@@ -120,13 +148,7 @@ func (a *Admin) TopicSettings(ctx context.Context, name string) (map[string]stri
 			err = r.Err
 		}
 		if err == nil {
-			settings := make(map[string]string, len(r.Configs))
-			for _, c := range r.Configs {
-				if c.Value != nil {
-					settings[c.Key] = *c.Value
-				}
-			}
-			return settings, nil
+			return settingsIn(r), nil
 		}
 	}
 	return nil, fmt.Errorf("look up the settings of topic %s: %w", name, classed(err))
