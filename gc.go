@@ -13,16 +13,18 @@ import (
 // heap. Left to itself it runs each time that the heap has doubled, and a
 // shard with few keys doubles a heap of 4 MB hundreds of times a second. With
 // memory, the budget in bytes that consumer.Config.Memory also has, it runs
-// when the heap reaches half the budget or twice what is alive, whichever is
-// more. The memory limit is set to 11 eighths of the budget, above which the
-// collector runs as often as it must: with what the databases hold, which is
-// half of the budget and not the collector's, the process stays within twice.
+// when the heap reaches three eighths of the budget or four thirds of what is
+// alive, whichever is more: what a busy shard has alive is mostly messages,
+// which cost little to look through, and much memory to wait with. The memory
+// limit is set to 11 eighths of the budget, above which the collector runs as
+// often as it must: with what the databases hold, which is half of the budget
+// and not the collector's, the process stays within twice.
 //
 // Where GOGC or GOMEMLIMIT is set in the environment, that one holds, and only
 // the other is tuned. The function that is returned brings back what was
 // before. [Main] calls TuneGC; a program that calls consumer.Run may.
 func TuneGC(memory int64) (restore func()) {
-	f := &gcFloor{bytes: uint64(memory / 2)}
+	f := &gcFloor{bytes: uint64(memory / 8 * 3)}
 	limit := debug.SetMemoryLimit(-1)
 	if _, ok := os.LookupEnv("GOMEMLIMIT"); !ok {
 		debug.SetMemoryLimit(memory / 8 * 11)
@@ -95,21 +97,24 @@ func (f *gcFloor) cycled() {
 // stops the world for some microseconds.
 func (f *gcFloor) adjustLocked() {
 	want := gcPercent(liveBytes(), f.bytes)
-	if math.Abs(float64(want-f.mu.percent)) > 0.1*float64(f.mu.percent) || want == 100 && f.mu.percent != 100 {
+	if math.Abs(float64(want-f.mu.percent)) > 0.1*float64(f.mu.percent) || want == leastPercent && f.mu.percent != leastPercent {
 		debug.SetGCPercent(want)
 		f.mu.percent = want
 	}
 }
 
+// leastPercent is the ratio of a heap that is larger than the floor.
+const leastPercent = 33
+
 // gcPercent returns the ratio with which the collector runs next at the floor,
-// or, if that is more, at twice what is alive.
+// or, if that is more, at four thirds of what is alive.
 func gcPercent(live, floor uint64) int {
 	// Below 4 MiB the runtime takes 4 MiB times the ratio.
 	live = max(live, 4<<20)
-	if floor <= 2*live {
-		return 100
+	if floor <= live {
+		return leastPercent
 	}
-	return int((floor - live) * 100 / live)
+	return int(max((floor-live)*100/live, leastPercent))
 }
 
 // liveBytes returns what the last cycle found alive, counted as the runtime

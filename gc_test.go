@@ -18,8 +18,11 @@ func TestGCPercent(t *testing.T) {
 		{0, 256 * MiB, 6300},
 		{128 * MiB, 256 * MiB, 100},
 		{127 * MiB, 256 * MiB, 101},
-		{1 << 40, 256 * MiB, 100}, // never below twice what is alive
-		{1 * MiB, 0, 100},
+		{192 * MiB, 256 * MiB, 33},
+		{191 * MiB, 256 * MiB, 34},
+		{256 * MiB, 256 * MiB, 33},
+		{1 << 40, 256 * MiB, 33}, // never below four thirds of what is alive
+		{1 * MiB, 0, 33},
 		{1 * MiB, 8 * MiB, 100},
 	} {
 		got := gcPercent(tt.live, tt.floor)
@@ -52,7 +55,7 @@ func TestTuneGC(t *testing.T) {
 			os.Unsetenv(name)
 		}
 	}
-	const memory, garbage = 64 << 20, 320 << 20 // ten times the floor
+	const memory, garbage = 64 << 20, 240 << 20 // ten times the floor
 	limit := debug.SetMemoryLimit(-1)
 	runtime.GC()
 	restore := TuneGC(memory)
@@ -61,7 +64,7 @@ func TestTuneGC(t *testing.T) {
 	}
 	during := cycles(garbage)
 	if during < 5 || during > 20 {
-		t.Errorf("%d cycles for %d MiB of garbage with a floor of 32 MiB, want about 10", during, garbage>>20)
+		t.Errorf("%d cycles for %d MiB of garbage with a floor of 24 MiB, want about 10", during, garbage>>20)
 	}
 
 	large := make([]*[1 << 20]byte, 60) // more than the floor stays alive
