@@ -114,6 +114,9 @@ func (p *partition) offsets(into map[topic.Partition]kafka.Committed, clean bool
 		return
 	}
 	for _, s := range p.mu.streams {
+		if s.gone {
+			continue
+		}
 		rounds := uint64(0)
 		if s.tier == streamInput && !clean {
 			rounds = p.mu.rounds

@@ -18,6 +18,9 @@ type expected struct {
 // expectLocked takes note of what is to come in a stream. What is written there
 // comes in the order in which it was written.
 func (p *partition) expectLocked(s *stream, e expected) {
+	if s.gone { // it is in the topic that took its place, where the next epoch finds it
+		return
+	}
 	if n := len(s.expected); n > 0 {
 		e.at = max(e.at, s.expected[n-1].at)
 	}

@@ -19,6 +19,7 @@ type fetcher struct {
 	reader *kafka.Reader
 
 	streams map[topic.Partition]*stream // the goroutine's own
+	looks   sync.WaitGroup              // those that it has begun and that ask brokers something
 
 	mu struct {
 		sync.Mutex
@@ -95,8 +96,7 @@ func (f *fetcher) order(o order) {
 
 // run reads until ctx ends.
 func (f *fetcher) run(ctx context.Context) {
-	var looks sync.WaitGroup
-	defer looks.Wait()
+	defer f.looks.Wait()
 	for ctx.Err() == nil {
 		poll, cancel := context.WithCancel(ctx)
 		f.mu.Lock()
@@ -110,11 +110,11 @@ func (f *fetcher) run(ctx context.Context) {
 			for _, o := range orders {
 				switch o.deed {
 				case fetchLook:
-					looks.Go(func() { f.lookAt(ctx, o.s) })
+					f.looks.Go(func() { f.lookAt(ctx, o.s) })
 				case fetchSize:
 					f.reader.LimitPartition(int(f.w.allotment.fetch()))
 				default:
-					f.obey(o)
+					f.obey(ctx, o)
 				}
 			}
 			continue
@@ -128,7 +128,7 @@ func (f *fetcher) run(ctx context.Context) {
 			case s == nil:
 				part.Recycle()
 			case s.p.push(s, part):
-				f.obey(order{fetchStop, s})
+				f.obey(ctx, order{fetchStop, s})
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -214,7 +214,7 @@ func (f *fetcher) lookAt(ctx context.Context, s *stream) {
 	}
 }
 
-func (f *fetcher) obey(o order) {
+func (f *fetcher) obey(ctx context.Context, o order) {
 	s := o.s
 	current := f.streams[s.id] == s
 	s.p.mu.Lock()
@@ -235,9 +235,15 @@ func (f *fetcher) obey(o order) {
 		if !live {
 			return
 		}
-		f.streams[s.id] = s
 		f.reader.Resume(s.id)
-		f.reader.Consume(s.desc, s.id.Number, next)
+		if !f.reader.ConsumeID(s.desc, s.tid, s.id.Number, next) {
+			// Others are read of a topic that had the name before, or has it since.
+			delete(f.streams, s.id)
+			f.looks.Go(func() { f.w.lookAtTopic(ctx, s.id.Topic) })
+			time.AfterFunc(reReadAfter, func() { f.begin(s) })
+			return
+		}
+		f.streams[s.id] = s
 		if want {
 			f.changed(s)
 		}
@@ -272,10 +278,13 @@ func (f *fetcher) failed(ctx context.Context, err error) {
 	case errors.Is(err, context.Canceled):
 	case errors.As(err, &missing):
 		if s := f.streams[missing.Partition]; s != nil {
-			f.missing(s, missing)
+			f.missing(ctx, s, missing)
 		}
 	case errors.As(err, &broken):
 		f.w.log.Warn("read", "error", err)
+		if errors.Is(err, ErrUnknownTopic) {
+			f.looks.Go(func() { f.w.lookAtTopic(ctx, broken.Partition.Topic) })
+		}
 		if s := f.streams[broken.Partition]; s != nil {
 			time.AfterFunc(reReadAfter, func() { f.begin(s) })
 			return
@@ -296,9 +305,10 @@ func (f *fetcher) failed(ctx context.Context, err error) {
 }
 
 // missing goes on where there is something, as Config.OnOffsetOutOfRange says.
-func (f *fetcher) missing(s *stream, e *kafka.OffsetRangeError) {
+// What waits in a delay topic is the queue's own, and none of it is passed over.
+func (f *fetcher) missing(ctx context.Context, s *stream, e *kafka.OffsetRangeError) {
 	to := e.Earliest
-	if f.w.cfg.OnOffsetOutOfRange == GoToLatest {
+	if f.w.cfg.OnOffsetOutOfRange == GoToLatest && s.tier == streamInput {
 		to = e.End
 	}
 	s.p.mu.Lock()
@@ -325,7 +335,7 @@ func (f *fetcher) missing(s *stream, e *kafka.OffsetRangeError) {
 	}
 	if s.scanEnd >= 0 && s.p.scannedToLocked(s, s.next) {
 		s.p.mu.Unlock()
-		f.obey(order{fetchStop, s})
+		f.obey(ctx, order{fetchStop, s})
 		return
 	}
 	s.p.mu.Unlock()

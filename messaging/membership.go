@@ -66,8 +66,8 @@ func (w *Worker) follow(drains *sync.WaitGroup) {
 			revoked = append(revoked, p)
 		}
 	}
-	begun := w.mu.begun
-	w.mu.begun = nil
+	begun, renewed := w.mu.begun, w.mu.renewed
+	w.mu.begun, w.mu.renewed = nil, nil
 	w.mu.Unlock()
 	w.log.Info("assigned", "generation", a.Generation, "partitions", len(mine), "new", len(begun), "revoked", len(revoked))
 	for _, p := range begun {
@@ -86,6 +86,7 @@ func (w *Worker) follow(drains *sync.WaitGroup) {
 			w.released <- p
 		})
 	}
+	w.renew(drains, renewed)
 }
 
 // finish waits for a drain, commits, and fences.

@@ -19,7 +19,7 @@ type metrics struct {
 
 	acked, failed, retriedInPlace, retriedLater, followed  atomic.Int64
 	redelivered, crashed, missed, abandoned, writeFailures atomic.Int64
-	commits, commitFailures, snapshotsIgnored              atomic.Int64
+	commits, commitFailures, snapshotsIgnored, recreated   atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -57,6 +57,7 @@ func (m *metrics) init(w *Worker) {
 	counter("commits_total", "Commits of offsets.", &m.commits)
 	counter("commit_failures_total", "Commits of offsets that failed.", &m.commitFailures)
 	counter("snapshots_ignored_total", "Commits' metadata that could not be used.", &m.snapshotsIgnored)
+	counter("recreated_total", "Partitions that began anew because the topic, or one by which messages come back, was deleted and made anew.", &m.recreated)
 	m.handlers.desc = prometheus.NewDesc("pawl_messaging_handler_seconds", "Time that a call of the handler took.", nil, labels)
 	m.descs = make(map[string]*prometheus.Desc)
 	desc := func(name, help string, by ...string) {
@@ -75,6 +76,7 @@ func (m *metrics) init(w *Worker) {
 	desc("unsaved", "Settled messages that the last commit had no room for: they come again after a crash.", "partition")
 	desc("breaker_open", "1 while the circuit breaker lets nothing be handled.")
 	desc("breaker_opened_total", "Times that the circuit breaker opened.")
+	desc("paused", "1 while handlers are given nothing, as somebody has paused the consumer.")
 	desc("partitions", "Partitions assigned to this process.")
 }
 
@@ -152,6 +154,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge("breaker_open", flag(s.Breaker != string(breakerClosed)))
 	ch <- prometheus.MustNewConstMetric(m.descs["breaker_opened_total"], prometheus.CounterValue, float64(s.BreakerOpened))
+	gauge("paused", flag(s.Paused))
 	gauge("partitions", float64(len(s.Partitions)))
 }
 

@@ -29,6 +29,7 @@ type partition struct {
 	id       topic.Partition
 	memberID string // as whom it was assigned
 	log      *slog.Logger
+	outlived map[string]bool // topics that were deleted and made anew while the partition was here, which ended the epoch before; nil: none
 
 	ctx    context.Context // of the handlers
 	cancel context.CancelCauseFunc

@@ -15,12 +15,19 @@ import (
 // which offsets above the committed one are settled, and what is known of
 // crashes. Its form, which is frozen, is text:
 //
+//	"pawl2." base64url( crc32c, 4 bytes | the topic's ID, 16 bytes | body )
+//
+// The ID tells whether the offset is one of this topic: one that was deleted
+// and made anew under its name has another, and the group's offset is not its.
+// It is there also where there is nothing else to say. The checksum covers the
+// ID, the partition, the committed offset and the body, so that a snapshot
+// can't be taken for that of another offset, such as one that a tool has set.
+// Before there was
+//
 //	"pawl1." base64url( crc32c, 4 bytes | body )
 //
-// The checksum covers the topic's ID, the partition, the committed offset and
-// the body, so that a snapshot can't be taken for that of another offset, such
-// as one that a tool has set, or of a topic that was created again. The body is
-// a row of unsigned varints,
+// whose checksum covers the same: the ID is not said, and must be the topic's.
+// The body is a row of unsigned varints,
 //
 //	form | rounds | suspect | crashes | read
 //
@@ -52,10 +59,12 @@ type snapshot struct {
 type span struct{ from, to int64 }
 
 const (
-	snapshotPrefix  = "pawl1."
+	snapshotPrefix  = "pawl2."
+	snapshotBefore  = "pawl1."
 	snapshotFamily  = "pawl" // that snapshots of every version begin with
 	snapshotMax     = 4096   // characters: what brokers take (offset.metadata.max.bytes)
-	snapshotMaxBody = (snapshotMax-len(snapshotPrefix))*3/4 - 4
+	snapshotHead    = 4 + 16 // the checksum and the ID
+	snapshotMaxBody = (snapshotMax-len(snapshotPrefix))*3/4 - snapshotHead
 )
 
 const (
@@ -89,19 +98,19 @@ func (s *snapshot) encode(at place) (text string, covered int64) {
 		suspect = uint64(s.suspect-at.offset) + 1
 	}
 	head := func(form uint64) []byte {
-		b := binary.AppendUvarint(make([]byte, 4, 64), form)
+		b := binary.AppendUvarint(make([]byte, snapshotHead, 64), form)
 		b = binary.AppendUvarint(b, s.rounds)
 		b = binary.AppendUvarint(b, suspect)
 		b = binary.AppendUvarint(b, s.crashes)
 		return binary.AppendUvarint(b, uint64(max(0, s.read-at.offset)))
 	}
 	if len(s.settled) == 0 {
-		if s.rounds == 0 && suspect == 0 && s.crashes == 0 && s.read <= at.offset {
+		if at.id == (topic.ID{}) && s.rounds == 0 && suspect == 0 && s.crashes == 0 && s.read <= at.offset {
 			return "", at.offset
 		}
 		return seal(head(formNone), at), at.offset
 	}
-	room := snapshotMaxBody + 4 - len(head(formRuns))
+	room := snapshotMaxBody + snapshotHead - len(head(formRuns))
 	end := s.settled[len(s.settled)-1].to
 
 	runs, runsEnd := make([]byte, 0, min(room, 16*len(s.settled))), at.offset
@@ -136,9 +145,10 @@ func (s *snapshot) encode(at place) (text string, covered int64) {
 	return seal(b, at), bitsEnd
 }
 
-// seal adds the checksum, for which b has room at its start.
+// seal adds the checksum and the ID, for which b has room at its start.
 func seal(b []byte, at place) string {
-	binary.BigEndian.PutUint32(b, at.checksum(b[4:]))
+	copy(b[4:], at.id[:])
+	binary.BigEndian.PutUint32(b, at.checksum(b[snapshotHead:]))
 	return snapshotPrefix + base64.RawURLEncoding.EncodeToString(b)
 }
 
@@ -146,16 +156,18 @@ var (
 	errForeign  = errors.New("the commit's metadata is not Pawl's")
 	errVersion  = errors.New("the commit's metadata is of another version")
 	errChecksum = errors.New("the commit's metadata is damaged, or belongs to another offset")
+	errAnother  = errors.New("the commit is of a topic that was deleted, and made anew under its name")
 )
 
 // decodeSnapshot reads what encode returned. Metadata that it can't read is an
-// error, and says nothing.
+// error, and says nothing. With errAnother the committed offset says nothing
+// either. Brokers that know no IDs have all zeros, which are compared to none.
 func decodeSnapshot(text string, at place) (snapshot, error) {
 	s := snapshot{suspect: -1}
 	switch {
 	case text == "":
 		return s, nil
-	case !strings.HasPrefix(text, snapshotPrefix):
+	case !strings.HasPrefix(text, snapshotPrefix) && !strings.HasPrefix(text, snapshotBefore):
 		if strings.HasPrefix(text, snapshotFamily) {
 			return s, errVersion
 		}
@@ -163,14 +175,25 @@ func decodeSnapshot(text string, at place) (snapshot, error) {
 	case len(text) > snapshotMax:
 		return s, errChecksum
 	}
+	head := snapshotHead
+	if strings.HasPrefix(text, snapshotBefore) {
+		head = 4
+	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text[len(snapshotPrefix):])
-	if err != nil || len(b) < 4 {
+	if err != nil || len(b) < head {
 		return s, errChecksum
 	}
-	if binary.BigEndian.Uint32(b) != at.checksum(b[4:]) {
+	written := at
+	if head == snapshotHead {
+		written.id = topic.ID(b[4:snapshotHead])
+	}
+	if binary.BigEndian.Uint32(b) != written.checksum(b[head:]) {
 		return s, errChecksum
 	}
-	if err := s.parse(b[4:], at.offset); err != nil {
+	if none := (topic.ID{}); written.id != at.id && written.id != none && at.id != none {
+		return s, errAnother
+	}
+	if err := s.parse(b[head:], at.offset); err != nil {
 		return snapshot{suspect: -1}, fmt.Errorf("%w: %w", errChecksum, err)
 	}
 	return s, nil

@@ -3,6 +3,7 @@ package messaging
 import (
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -152,7 +153,7 @@ func TestSnapshotOverflow(t *testing.T) {
 		t.Errorf("%d settled offsets do not fit, want %d", got, want)
 	}
 	s = snapshot{settled: stuck.settledSpans(), suspect: -1}
-	if text, covered := s.encode(at); covered != 100_000 || len(text) > 40 {
+	if text, covered := s.encode(at); covered != 100_000 || len(text) > 50 {
 		t.Errorf("one stuck message: %d characters cover %d", len(text), covered)
 	}
 }
@@ -174,11 +175,15 @@ func TestSnapshotForeign(t *testing.T) {
 		{"", testPlace, nil},
 		{text, testPlace, nil},
 		{text, moved, errChecksum},
-		{text, other, errChecksum},
+		{text, other, errAnother},
+		{text, place{partition: testPlace.partition, offset: testPlace.offset}, nil}, // brokers that know no IDs
+		{"pawl1.UB_mLQIAAAAAAgMF6gM", testPlace, nil},
+		{"pawl1.UB_mLQIAAAAAAgMF6gM", other, errChecksum},
 		{text[:len(text)-2], testPlace, errChecksum},
 		{text[:len(text)-1] + "!", testPlace, errChecksum},
 		{"pawl1.", testPlace, errChecksum},
-		{"pawl2.AAAA", testPlace, errVersion},
+		{"pawl2.AAAA", testPlace, errChecksum},
+		{"pawl3.AAAA", testPlace, errVersion},
 		{"some consumer's own words", testPlace, errForeign},
 		{"\x00\xff", testPlace, errForeign},
 		{strings.Repeat("x", 5000), testPlace, errForeign},
@@ -193,15 +198,23 @@ func TestSnapshotForeign(t *testing.T) {
 	}
 }
 
-// The form is frozen.
+// The form is frozen, and the one before is read.
 func TestSnapshotGolden(t *testing.T) {
-	for want, s := range map[string]snapshot{
-		"pawl1.UB_mLQIAAAAAAgMF6gM": {settled: []span{{1002, 1005}, {1010, 1500}}, suspect: -1},
-		"pawl1.av_VBAEBAgMAFRU":     {settled: []span{{1001, 1002}, {1003, 1004}, {1005, 1006}, {1009, 1010}, {1011, 1012}, {1013, 1014}}, suspect: 1001, rounds: 1, crashes: 3},
+	for _, tt := range []struct {
+		want, before string
+		s            snapshot
+	}{
+		{"pawl2.KcnAyQECAwAAAAAAAAAAAAAAAAAAAAAAAA", "", snapshot{suspect: -1, read: 1000}},
+		{"pawl2.UB_mLQECAwAAAAAAAAAAAAAAAAACAAAAAAIDBeoD", "pawl1.UB_mLQIAAAAAAgMF6gM", snapshot{settled: []span{{1002, 1005}, {1010, 1500}}, suspect: -1, read: 1000}},
+		{"pawl2.av_VBAECAwAAAAAAAAAAAAAAAAABAQIDABUV", "pawl1.av_VBAEBAgMAFRU", snapshot{settled: []span{{1001, 1002}, {1003, 1004}, {1005, 1006}, {1009, 1010}, {1011, 1012}, {1013, 1014}}, suspect: 1001, rounds: 1, crashes: 3, read: 1000}},
 	} {
-		got, _ := s.encode(testPlace)
-		if got != want {
-			t.Errorf("%+v: %s, want %s", s, got, want)
+		if got, _ := tt.s.encode(testPlace); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.s, got, tt.want)
+		}
+		for _, text := range []string{tt.want, tt.before} {
+			if got, err := decodeSnapshot(text, testPlace); text != "" && (err != nil || !reflect.DeepEqual(got, tt.s)) {
+				t.Errorf("%s: %+v, %v, want %+v", text, got, err, tt.s)
+			}
 		}
 	}
 }
@@ -214,7 +227,7 @@ func FuzzSnapshot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, body []byte, offset int64) {
 		at := place{offset: offset}
 		// Text as it is, and a body with a right checksum.
-		for _, text := range []string{text, seal(append(make([]byte, 4), body...), at)} {
+		for _, text := range []string{text, seal(append(make([]byte, snapshotHead), body...), at)} {
 			got, err := decodeSnapshot(text, at)
 			if err != nil {
 				if len(got.settled) > 0 || got.suspect >= 0 {

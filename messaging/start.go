@@ -268,6 +268,12 @@ func (w *Worker) locateStream(s *stream, all map[topic.Partition]kafka.Committed
 	s.highWater = end
 	none := snapshot{suspect: -1}
 	c, ok := all[s.id]
+	snap, err := decodeSnapshot(c.Metadata, place{id: s.tid, partition: s.id.Number, offset: c.Offset})
+	if errors.Is(err, errAnother) || !ok && p.outlived[s.id.Topic] {
+		// With a topic that is deleted brokers drop what was committed of it,
+		// unless somebody commits later.
+		return w.locateAnew(s, c, earliest, end)
+	}
 	if !ok {
 		s.begin(earliest, none)
 		if s.tier == streamInput {
@@ -275,7 +281,6 @@ func (w *Worker) locateStream(s *stream, all map[topic.Partition]kafka.Committed
 		}
 		return nil
 	}
-	snap, err := decodeSnapshot(c.Metadata, place{id: s.tid, partition: s.id.Number, offset: c.Offset})
 	if err != nil {
 		p.log.Warn("the metadata of the last commit is of no use: messages that it may have settled come again", "topic", s.id.Topic, "offset", c.Offset, "error", err)
 		w.metrics.snapshotsIgnored.Add(1)
@@ -289,7 +294,7 @@ func (w *Worker) locateStream(s *stream, all map[topic.Partition]kafka.Committed
 			return &missingError{missing}
 		}
 		to := earliest
-		if w.cfg.OnOffsetOutOfRange == GoToLatest {
+		if w.cfg.OnOffsetOutOfRange == GoToLatest && s.tier == streamInput {
 			to = end
 		}
 		p.log.Warn("what was committed is no longer there", "error", missing, "goes on at", to)
@@ -348,7 +353,8 @@ func (w *Worker) resolveStart(ctx context.Context, input kafka.TopicInfo) error 
 		}
 		offsets := make(map[topic.Partition]kafka.Committed, len(from))
 		for p, o := range from {
-			offsets[p] = kafka.Committed{Offset: o}
+			text, _ := (&snapshot{suspect: -1, read: o}).encode(place{id: input.ID, partition: p.Number, offset: o})
+			offsets[p] = kafka.Committed{Offset: o, Metadata: text}
 		}
 		if err = w.admin.CommitOffsets(ctx, w.group, offsets); err == nil {
 			return nil

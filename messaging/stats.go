@@ -35,6 +35,7 @@ type Stats struct {
 	Redelivered   int64            // messages that were read again, and were not settled at the last commit before
 	Crashed       int64            // messages that ended the process again and again
 	Missed        int64            // offsets that were gone before they were read
+	Recreated     int64            // partitions that began anew because a topic was deleted and made anew
 	Abandoned     int64            // handlers that did not return in time
 	BreakerOpened int64
 	WriteFailures int64 // tries to write retries or dead letters
@@ -87,7 +88,7 @@ func (w *Worker) Stats() Stats {
 	s.BreakerOpen, s.BreakerErr = w.breaker.ailing()
 	s.Acked, s.Failed, s.RetriedNow, s.RetriedLater = m.acked.Load(), m.failed.Load(), m.retriedInPlace.Load(), m.retriedLater.Load()
 	s.Followed, s.Redelivered, s.Crashed, s.Missed = m.followed.Load(), m.redelivered.Load(), m.crashed.Load(), m.missed.Load()
-	s.Abandoned, s.WriteFailures = m.abandoned.Load(), m.writeFailures.Load()
+	s.Abandoned, s.WriteFailures, s.Recreated = m.abandoned.Load(), m.writeFailures.Load(), m.recreated.Load()
 	s.DeadLetters = m.letters()
 	for _, p := range ps {
 		if st, ok := p.stats(failing); ok {

@@ -40,6 +40,8 @@ type stream struct {
 	scanned int64     // and how far it is
 	brought time.Time // when something was read last, or looked for
 
+	gone bool // its topic was deleted, and made anew: it is another one's stream now
+
 	over         bool // a limit in messages is reached
 	want, paused bool // it is to be fetched no further; it is not
 	full         time.Time

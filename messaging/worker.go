@@ -62,6 +62,7 @@ type Worker struct {
 		assignment kafka.Assignment
 		partitions map[int32]*partition // that are claimed: also those that drain
 		begun      []*partition         // of these, those that do not run yet
+		renewed    []*partition         // of these, those whose epoch is to end, for a topic that was made anew
 		topics     map[string]kafka.TopicInfo
 		reader     *kafka.Reader // that of fetch; nil before there is one
 		admin      string        // where this process's admin API is

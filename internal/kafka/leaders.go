@@ -12,8 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// known is what a reading knows of a topic. Its ID is that of the first look:
-// one that was deleted and created again is another topic, and unknown.
+// known is what a reading knows of a topic. Its ID is that of the first look, or
+// the one that ConsumeID was told: one that was deleted and created again is
+// another topic, and unknown. Once nothing of it is read, ConsumeID may name
+// another.
 type known struct {
 	id    topic.ID
 	seen  bool   // the ID is known

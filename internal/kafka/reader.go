@@ -148,6 +148,36 @@ func (r *reading) Consume(d *topic.Description, p int32, offset int64) {
 	r.assignLocked(c)
 }
 
+// ConsumeID is Consume of the very topic that has the ID: should the cluster say
+// that the name is that of another one, the partition ends with a
+// *PartitionError that matches ErrUnknownTopic. It returns false, and the
+// partition is read no further, while others are read of a topic that has the
+// name and another ID. A broker that knows no IDs has all zeros, with which it
+// is Consume.
+func (r *reading) ConsumeID(d *topic.Description, id topic.ID, p int32, offset int64) bool {
+	if id == (topic.ID{}) {
+		r.Consume(d, p, offset)
+		return true
+	}
+	c := &consumed{partition: topic.Partition{Topic: d.Name(), Number: p}, topic: d, next: offset, epoch: -1, term: -1}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopLocked(c.partition, true)
+	if k := r.mu.topics[d.Name()]; k == nil || !k.seen || k.id != id {
+		if k != nil && k.seen {
+			for other := range r.mu.parts {
+				if other.Topic == d.Name() {
+					return false
+				}
+			}
+		}
+		r.mu.topics[d.Name()] = &known{id: id, seen: true}
+	}
+	r.mu.parts[c.partition] = c
+	r.assignLocked(c)
+	return true
+}
+
 // StopConsuming stops reading the partitions. What was fetched of them and not
 // polled is dropped.
 func (r *reading) StopConsuming(parts ...topic.Partition) {

@@ -466,3 +466,62 @@ func BenchmarkPoll(b *testing.B) {
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/record")
 	})
 }
+
+// A topic is read by its ID: of another one under its name nothing is, and once
+// the one before is read no more the other can be.
+func TestConsumeID(t *testing.T) {
+	brokers(t, func(e *env) {
+		d := e.topic("in", 2, nil)
+		a := e.admin()
+		idOf := func() topic.ID {
+			infos, err := a.Topics(e.ctx, d.Name())
+			if err != nil {
+				e.Fatal(err)
+			}
+			return infos[d.Name()].ID
+		}
+		old := idOf()
+		e.publish(d, "old")
+		r := e.reader()
+		if !r.ConsumeID(d, old, 0, 0) || !r.ConsumeID(d, old, 1, 0) {
+			e.Fatal("two partitions of one topic can't be read")
+		}
+		var b Batch
+		if err := r.Poll(e.ctx, 100, &b); err != nil || len(b.Envelopes) != 1 {
+			e.Fatalf("poll: %d messages, %v, want 1", len(b.Envelopes), err)
+		}
+		if err := a.DeleteTopics(e.ctx, d.Name()); err != nil {
+			e.Fatal(err)
+		}
+		if _, err := a.CreateTopic(e.ctx, TopicSpec{Name: d.Name(), Partitions: 2}); err != nil {
+			e.Fatal(err)
+		}
+		e.publish(d, "1", "2")
+		for p := topic.ID(old); p == old; p = idOf() { // the brokers take their time to agree
+		}
+		fresh := idOf()
+		if r.ConsumeID(d, fresh, 1, 0) {
+			e.Error("the new topic is read beside the old one")
+		}
+		for {
+			err := r.Poll(e.ctx, 100, &b)
+			if errors.Is(err, ErrUnknownTopic) {
+				break
+			}
+			if err != nil || len(b.Envelopes) > 0 {
+				e.Fatalf("poll: %d messages, %v, want ErrUnknownTopic", len(b.Envelopes), err)
+			}
+		}
+		r.StopConsuming(topic.Partition{Topic: d.Name()}, topic.Partition{Topic: d.Name(), Number: 1})
+		if !r.ConsumeID(d, fresh, 0, 0) || !r.ConsumeID(d, fresh, 1, 0) {
+			e.Fatal("the new topic can't be read once the old one is not")
+		}
+		n := 0
+		for n < 2 {
+			if err := r.Poll(e.ctx, 100, &b); err != nil {
+				e.Fatal(err)
+			}
+			n += len(b.Envelopes)
+		}
+	})
+}
