@@ -175,6 +175,12 @@ func queueStatusOf(from messaging.Stats, instance string, unready error) admin.S
 		Acked: from.Acked, Failed: from.Failed, RetriedNow: from.RetriedNow, RetriedLater: from.RetriedLater,
 		DeadLetters: from.DeadLetters, Redelivered: from.Redelivered, Partitions: make([]admin.QueuePartition, 0, len(from.Partitions)),
 	}
+	if !from.BreakerOpen.IsZero() {
+		q.BreakerOpen = from.BreakerOpen.UTC()
+	}
+	if from.BreakerErr != nil {
+		q.BreakerError = from.BreakerErr.Error()
+	}
 	for _, p := range from.Partitions {
 		to := admin.QueuePartition{
 			Partition: p.Partition, Phase: p.Phase, Reason: p.Reason, Since: p.Since,
@@ -182,7 +188,7 @@ func queueStatusOf(from messaging.Stats, instance string, unready error) admin.S
 			InFlight: p.InFlight, Backlog: p.Backlog, Delayed: p.Delayed, Held: p.Held, Full: p.Full,
 		}
 		if o := p.Oldest; o != nil {
-			to.Oldest = &admin.Oldest{Offset: o.Offset, Key: o.Key, Attempt: o.Attempt, Handed: o.Handed}
+			to.Oldest = &admin.Oldest{Offset: o.Offset, Key: o.Key, Attempt: o.Attempt, Since: o.Since, Handed: o.Handed}
 		}
 		q.Partitions = append(q.Partitions, to)
 	}

@@ -40,9 +40,11 @@ func (w *Worker) unreadable() map[topic.Partition]kafka.ReadFailure {
 //   - a message, whichever, has been with a handler for longer than
 //     Config.StuckAfter, or unacked since the handler returned Later;
 //   - the oldest unsettled message of a partition or of a delay topic makes no
-//     progress for that long, also because of a Pause, and does not wait until it
-//     is due;
+//     progress for that long, and does not wait until it is due;
 //   - the circuit breaker is not closed for that long: every attempt fails.
+//
+// A consumer that is paused does as it was told: that messages wait for Resume,
+// and that no attempt closes the breaker, is nothing to report. Stats shows it.
 //
 // A message is looked at once a second, or every few seconds where very many are
 // unsettled, so the last three may show that much later.
@@ -68,7 +70,7 @@ func (w *Worker) Health() error {
 	w.mu.Unlock()
 	failing := w.unreadable()
 	open, last := w.breaker.ailing()
-	if !open.IsZero() && now.Sub(open) >= w.cfg.StuckAfter {
+	if !open.IsZero() && !paused && now.Sub(open) >= w.cfg.StuckAfter {
 		bad("the circuit breaker is open since %s, as handlers fail: %w", open.UTC().Format(time.RFC3339), last)
 	}
 	slices.SortFunc(ps, func(a, b *partition) int { return int(a.id.Number) - int(b.id.Number) })
@@ -95,8 +97,6 @@ func (w *Worker) Health() error {
 			offset, d, why := p.stalledLocked(s, now)
 			switch {
 			case offset < 0:
-			case paused:
-				bad("partition %s: the message at offset %d waits for %v: the consumer is paused", p.id, offset, since(s.vigil.moved))
 			case d != nil && d.state.Load() != pending || open.IsZero():
 				bad("partition %s: the oldest unsettled message, at offset %d, makes no progress for %v: %s", p.id, offset, since(s.vigil.moved), why)
 			}

@@ -123,12 +123,18 @@ func TestDelayedIsHealthy(t *testing.T) {
 	}
 }
 
-// A pause that is forgotten shows, with the age of what waits, though no message
-// was given to a handler.
-func TestForgottenPause(t *testing.T) {
+// A consumer that somebody has paused is not stuck, for however long messages
+// wait: it is ready, and shows that it is paused and the age of what waits. Nor is
+// it when it goes on.
+func TestPauseIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1)
-		b.work("p1", messaging.Config{StuckAfter: time.Minute}, nil)
+		r := prometheus.NewRegistry()
+		release := make(chan struct{})
+		b.work("p1", messaging.Config{Concurrency: 1, StuckAfter: time.Minute, Registerer: r}, func(context.Context, messaging.Delivery) error {
+			<-release
+			return nil
+		})
 		b.running(1, "p1")
 		b.worker("p1").Pause()
 		b.Advance(2 * time.Minute)
@@ -137,13 +143,30 @@ func TestForgottenPause(t *testing.T) {
 		b.Advance(30 * time.Second)
 		b.unready("p1")
 		b.Advance(time.Minute)
-		b.unready("p1", "offset 0", "paused")
+		b.unready("p1")
+		if !b.stats("p1").Paused || series(t, r)["pawl_messaging_paused"] != 1 {
+			t.Errorf("stats %+v, metrics %v; want both to say paused", b.stats("p1"), series(t, r))
+		}
 		if o := b.stats("p1").Partitions[0].Oldest; o == nil || o.Offset != 0 || string(o.Key) != "k" || time.Since(o.Since) < 85*time.Second {
 			t.Errorf("the oldest unsettled is %+v, want offset 0 with its age", o)
 		}
+		if age := series(t, r)["pawl_messaging_oldest_unsettled_seconds partition=0"]; age < 85 {
+			t.Errorf("the oldest unsettled message is %v s old, want 90", age)
+		}
 		b.worker("p1").Resume()
-		b.Advance(time.Second)
 		b.unready("p1")
+		b.Advance(30 * time.Second)
+		b.unready("p1")
+		b.worker("p1").Pause() // which ends nothing that a handler has
+		b.Advance(time.Minute)
+		b.unready("p1", "offset 0 with key \"k\" is unsettled in its handler")
+		close(release)
+		b.worker("p1").Resume()
+		b.Advance(2 * time.Second)
+		b.unready("p1")
+		if n := series(t, r)["pawl_messaging_paused"]; n != 0 {
+			t.Errorf("the metric says paused %v, want 0", n)
+		}
 	})
 }
 

@@ -24,10 +24,11 @@ type pool struct {
 	w    *Worker
 	mean atomic.Int64 // nanoseconds that a handler took lately
 
+	paused atomic.Bool // it changes under mu
+
 	mu struct {
 		sync.Mutex
 		ready   []*partition // that have something to be handled, each once
-		paused  bool
 		closed  bool
 		chunks  map[*chunk]bool // that are being handled
 		looking bool            // look is about to be called
@@ -98,7 +99,7 @@ func (l *pool) again() {
 // pause keeps handlers from being given anything more, or ends that.
 func (l *pool) pause(paused bool) {
 	l.mu.Lock()
-	l.mu.paused = paused
+	l.paused.Store(paused)
 	l.mu.Unlock()
 	l.work.Broadcast()
 }
@@ -184,7 +185,7 @@ func (l *pool) wait() (*partition, int) {
 		if l.mu.closed {
 			return nil, 0
 		}
-		if len(l.mu.ready) > 0 && !l.mu.paused {
+		if len(l.mu.ready) > 0 && !l.paused.Load() {
 			if most := l.w.breaker.allow(); most > 0 {
 				p := l.mu.ready[0]
 				l.mu.ready = l.mu.ready[1:]

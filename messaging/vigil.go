@@ -8,7 +8,7 @@ import "time"
 // every choreInterval.
 type vigil struct {
 	oldest sight
-	moved  time.Time // when the oldest was seen to be another than before, or to wait until it is due
+	moved  time.Time // when the oldest was seen to be another than before, or to wait until it is due, or for the end of a pause
 
 	next  uint64    // the place in the window from which to look for messages that are stuck
 	stuck *delivery // one that was found
@@ -59,7 +59,7 @@ func (s *stream) seeLocked() (v sight, d *delivery) {
 func (p *partition) watchLocked(s *stream, now time.Time) {
 	v := &s.vigil
 	seen, d := s.seeLocked()
-	if seen != v.oldest || p.waitsLocked(d) {
+	if seen != v.oldest || p.waitsLocked(d) || p.w.pool.paused.Load() && !seen.written {
 		v.oldest, v.moved = seen, now
 	}
 	if p.stuckLocked(v.stuck, now) {

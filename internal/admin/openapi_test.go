@@ -56,7 +56,8 @@ func working() Source {
 	s := source(nil)
 	s.Status = func() Status {
 		return Status{Application: "shop", Shards: []Shard{}, Queue: &Queue{Consumer: "mailer", Topic: "orders", Group: "shop.mailer", DeadLetters: map[string]int64{"failed": 2},
-			Partitions: []QueuePartition{{Partition: 3, Phase: "running", Lag: 5, Oldest: &Oldest{Offset: 7, Key: []byte("k"), Attempt: 2}}}}}
+			Breaker: "open", BreakerOpen: time.Unix(1700000000, 0), BreakerError: "no route",
+			Partitions: []QueuePartition{{Partition: 3, Phase: "running", Lag: 5, Oldest: &Oldest{Offset: 7, Key: []byte("k"), Attempt: 2, Since: time.Unix(1700000000, 0)}}}}}
 	}
 	s.Application = &Application{Topology: func() Topology { return Topology{Sets: []Set{}} }, Pause: func(string, bool) error { return nil }, Level: new(slog.LevelVar)}
 	return s

@@ -10,6 +10,8 @@ type Queue struct {
 	Group        string           `json:"group"`
 	Paused       bool             `json:"paused"`
 	Breaker      string           `json:"breaker"`
+	BreakerOpen  time.Time        `json:"breaker_open,omitzero"`   // since when the breaker is not closed
+	BreakerError string           `json:"breaker_error,omitempty"` // of the last attempt that failed, while it is not
 	Acked        int64            `json:"acked"`
 	Failed       int64            `json:"failed_attempts"`
 	RetriedNow   int64            `json:"retried_in_place"`
@@ -41,5 +43,6 @@ type Oldest struct {
 	Offset  int64     `json:"offset"`
 	Key     []byte    `json:"key"`
 	Attempt int       `json:"attempt"`
+	Since   time.Time `json:"since,omitzero"`  // when this process fetched it
 	Handed  time.Time `json:"handed,omitzero"` // when a handler was given it
 }

@@ -145,7 +145,7 @@ func newAppDescribeCommand() *cobra.Command {
 						if r.Queue != nil {
 							n = len(r.Queue.Partitions)
 						}
-						t.row(r.Instance, r.Admin, ready, n, strings.Join(r.Reasons, "; "))
+						t.row(r.Instance, r.Admin, ready, n, strings.Join(whyNot(r, time.Now()), "; "))
 					}
 					showQueues(t, rows, time.Now())
 				})
@@ -175,12 +175,30 @@ func showQueues(t *table, rows []processRow, now time.Time) {
 	}
 }
 
-// oldestOf says which message holds a partition's committed offset back.
+// whyNot says what keeps a process from its work: also a breaker that is open,
+// for how long, and with what handlers fail, before it makes the process unready.
+func whyNot(r processRow, now time.Time) []string {
+	q := r.Queue
+	if q == nil || q.BreakerOpen.IsZero() || slices.ContainsFunc(r.Reasons, func(s string) bool { return strings.Contains(s, "circuit breaker") }) {
+		return r.Reasons
+	}
+	s := fmt.Sprintf("the circuit breaker is open for %v", now.Sub(q.BreakerOpen).Round(time.Second))
+	if q.BreakerError != "" {
+		s += ", as handlers fail: " + q.BreakerError
+	}
+	return append(slices.Clip(r.Reasons), s)
+}
+
+// oldestOf says which message holds a partition's committed offset back, and
+// since when the process has it.
 func oldestOf(p admin.QueuePartition, now time.Time) string {
 	if p.Oldest == nil {
 		return ""
 	}
 	s := fmt.Sprintf("%d, attempt %d", p.Oldest.Offset, p.Oldest.Attempt)
+	if !p.Oldest.Since.IsZero() {
+		s += fmt.Sprintf(", here for %v", now.Sub(p.Oldest.Since).Round(time.Second))
+	}
 	if !p.Oldest.Handed.IsZero() {
 		s += fmt.Sprintf(", in a handler for %v", now.Sub(p.Oldest.Handed).Round(time.Second))
 	}

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	program "github.com/pawlstream/pawl"
+	"github.com/pawlstream/pawl/internal/admin"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/messaging"
 )
@@ -73,9 +75,9 @@ func TestLookIntoAQueue(t *testing.T) {
 		// of its key back.
 		describe(func(r processRow) bool {
 			p := r.Queue.Partitions[0]
-			return p.InFlight == 1 && p.Backlog == 2 && p.Committed == 0 && p.Oldest != nil && p.Oldest.Offset == 0 && p.Oldest.Attempt == 1
+			return p.InFlight == 1 && p.Backlog == 2 && p.Committed == 0 && p.Oldest != nil && p.Oldest.Offset == 0 && p.Oldest.Attempt == 1 && !p.Oldest.Since.IsZero() && r.Queue.BreakerOpen.IsZero()
 		})
-		if out := o.run("", of("app", "describe")...); !strings.Contains(out, in+"-0") || !strings.Contains(out, in+"-1") || !strings.Contains(out, "0, attempt 1, in a handler for") {
+		if out := o.run("", of("app", "describe")...); !strings.Contains(out, in+"-0") || !strings.Contains(out, in+"-1") || !strings.Contains(out, "0, attempt 1, here for ") || !strings.Contains(out, ", in a handler for ") {
 			t.Errorf("app describe prints\n%s", out)
 		}
 		if out := o.run("", "app", "list"); !strings.Contains(strings.Join(strings.Fields(out), " "), app+" mailer 2 - 2") {
@@ -119,4 +121,26 @@ func TestLookIntoAQueue(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An open breaker shows as soon as it is open, long before it turns the process
+// unready, with what handlers fail with; and when it does, once.
+func TestOpenBreakerIsDescribed(t *testing.T) {
+	now := time.Now()
+	rows := []processRow{{Instance: "one", Ready: true, Queue: &admin.Queue{Breaker: "open", BreakerOpen: now.Add(-90 * time.Second), BreakerError: "no route to host"}}}
+	for want, reasons := range map[string][]string{
+		"the circuit breaker is open for 1m30s, as handlers fail: no route to host":             nil,
+		"the circuit breaker is open since 03:01, as handlers fail: no route to host":           {"the circuit breaker is open since 03:01, as handlers fail: no route to host"},
+		"not joined; the circuit breaker is open for 1m30s, as handlers fail: no route to host": {"not joined"},
+	} {
+		rows[0].Reasons = reasons
+		if got := strings.Join(whyNot(rows[0], now), "; "); got != want {
+			t.Errorf("with %q: %q, want %q", reasons, got, want)
+		}
+	}
+	rows[0].Queue.BreakerOpen = time.Time{}
+	rows[0].Reasons = nil
+	if got := whyNot(rows[0], now); len(got) > 0 {
+		t.Errorf("with a closed breaker: %q, want nothing", got)
+	}
 }
