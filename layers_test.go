@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"consumer", "messaging"},
 	{"internal/changelog", "internal/checkpoint", "internal/dashboard"},
 	{"store", "broker", "internal/kafka", "internal/devbroker", "topic/registry", "internal/config"},
-	{"topic", "cluster", "internal/admin", "internal/invariants", "internal/signals"},
+	{"topic", "cluster", "internal/admin", "internal/clock", "internal/invariants", "internal/signals"},
 }
 
 // testsOnly are packages that hold no code but tests, and so have no layer.

@@ -71,6 +71,11 @@ func (b *Broker) timeOut(at int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.mu.transactions {
+		// One that began in the future began before the clock was set back. It is
+		// not to stay open, and hide what comes after it, until that time is here.
+		if x.state == stateOngoing {
+			x.started = min(x.started, at)
+		}
 		if x.state != stateOngoing || at-x.started < x.timeout {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawlstream/pawl/internal/clock"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
@@ -28,6 +29,7 @@ type App struct {
 	admin  *kafka.Admin
 	budget *store.Budget
 	group  *group
+	clock  *clock.Clock  // the machine's; nil but in tests
 	busy   atomic.Int64  // shards with an open transaction
 	held   chan struct{} // closed once the state directory is this process's
 
@@ -185,6 +187,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.budget = store.NewBudget(a.cfg.databases())
 	defer a.budget.Close()
 	a.findCopies()
+	a.clock = clock.From(ctx)
 	group, err := newGroup(a)
 	if err != nil {
 		return err
@@ -245,6 +248,7 @@ func (a *App) work(ctx context.Context) error {
 	})
 	wg.Go(func() { a.group.beat(memberCtx) })
 	wg.Go(func() { a.watchTopics(memberCtx) })
+	wg.Go(func() { a.watchClock(memberCtx) })
 
 	adviseCtx, endAdvice := context.WithCancel(memberCtx)
 	defer endAdvice()
@@ -410,7 +414,7 @@ func (a *App) Status() Status {
 	a.mu.Unlock()
 	if group != nil {
 		group.mu.Lock()
-		st.Joined, st.Generation, st.LastHeartbeat = group.mu.joined, group.mu.assignment.Generation, group.mu.heartbeat
+		st.Joined, st.Generation, st.LastHeartbeat = group.mu.joined, group.mu.assignment.Generation, group.mu.heartbeat.Time()
 		group.mu.Unlock()
 	}
 	for _, s := range a.all() {

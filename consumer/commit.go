@@ -44,7 +44,7 @@ const commitPatience = 2
 //
 // extra records go with the transaction.
 func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
-	begun := time.Now()
+	begun, day := time.Now(), r.s.app.clock.Now()
 	invariants.Crash("seal-before")
 	changes, err := r.db.Seal()
 	if err != nil {
@@ -77,7 +77,7 @@ func (r *incarnation) commit(ctx context.Context, extra ...kafka.Record) error {
 		return fmt.Errorf("commit of shard %s: the changelog's position went from %d to %d: %w", r.s.id, r.position.Next, next, kafka.ErrUnknownOutcome)
 	}
 	r.inputs = r.position.Offsets.Inputs // now, and not before, the buffers change places
-	r.position = changelog.Position{Changelog: r.position.Changelog, Next: next, Offsets: offsets, AtEnd: begun}
+	r.position = changelog.Position{Changelog: r.position.Changelog, Next: next, Offsets: offsets, AtEnd: day}
 	r.meta = changelog.AppendPosition(r.meta[:0], r.position)
 	if err := r.db.Apply(r.meta); err != nil {
 		return fmt.Errorf("apply a committed transaction to the database of shard %s: %w", r.s.id, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawlstream/pawl/internal/changelog"
+	"github.com/pawlstream/pawl/internal/clock"
 	"github.com/pawlstream/pawl/internal/invariants"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
@@ -29,7 +30,7 @@ type group struct {
 		joining    bool // a join was sent, and its assignment has not come: shards may be others' already
 		assignment kafka.Assignment
 		changed    chan struct{} // closed at the next assignment
-		heartbeat  time.Time     // the last that was answered without an error
+		heartbeat  clock.Reading // when the last was sent that was answered without an error
 		owned      map[ShardID]bool
 		suspect    map[ShardID]bool // another process may have had them since this one last confirmed them
 		lapsed     map[ShardID]bool // those of them that were taken away when the membership had lapsed
@@ -107,7 +108,7 @@ func (g *group) heartbeat(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.app.cfg.SessionTimeout)
 	defer cancel()
-	sent := time.Now()
+	sent := g.app.clock.Read()
 	err := g.member.Heartbeat(ctx)
 	if err != nil {
 		return err
@@ -135,9 +136,10 @@ func (g *group) heartbeat(ctx context.Context) error {
 }
 
 // lapsedLocked says whether the last heartbeat is so old that the coordinator has
-// taken this process for dead meanwhile.
+// taken this process for dead meanwhile. A machine that was suspended has not
+// counted that time; its time of day has jumped.
 func (g *group) lapsedLocked() bool {
-	return !g.mu.heartbeat.IsZero() && time.Since(g.mu.heartbeat) >= g.app.cfg.SessionTimeout
+	return !g.mu.heartbeat.IsZero() && g.app.clock.Since(g.mu.heartbeat) >= g.app.cfg.SessionTimeout
 }
 
 // tell wakes whoever acts on assignments.
@@ -232,12 +234,12 @@ func (g *group) confirm(ctx context.Context, s *shard) error {
 	}
 }
 
-// ownedAt returns the last time at which the group is known to have counted
+// ownedAt returns the last time of day at which the group is known to have counted
 // the shard as this process's, no other having had it meanwhile.
 func (g *group) ownedAt(s *shard) (time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.mu.heartbeat, g.mu.owned[s.id] && !g.mu.suspect[s.id] && !g.mu.heartbeat.IsZero()
+	return g.mu.heartbeat.Day(), g.mu.owned[s.id] && !g.mu.suspect[s.id] && !g.mu.heartbeat.IsZero()
 }
 
 // fresh says whether the shard can be asked: the last heartbeat is so young
@@ -246,7 +248,7 @@ func (g *group) ownedAt(s *shard) (time.Time, bool) {
 func (g *group) fresh(id ShardID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.mu.owned[id] && !g.mu.suspect[id] && !g.mu.joining && time.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
+	return g.mu.owned[id] && !g.mu.suspect[id] && !g.mu.joining && g.app.clock.Since(g.mu.heartbeat) < g.app.cfg.SessionTimeout
 }
 
 // adviseInterval is how often the group is advised, at most.

@@ -63,6 +63,7 @@ func (r *incarnation) openLoop(life context.Context) {
 	mine := s.app.shares()
 	r.inputLimit = int(mine.input)
 	r.worker = newWorker(r.handle, s.set.consumer, r.db, mine.transaction)
+	r.worker.clock = s.app.clock
 	r.workerDone = make(chan struct{})
 	r.worker.start(r.workerDone)
 
@@ -396,7 +397,7 @@ func (r *incarnation) chores(ctx context.Context) error {
 				return err
 			}
 		}
-		if at, ok := r.s.app.group.ownedAt(r.s); ok && at.After(r.position.AtEnd) {
+		if at, ok := r.s.app.group.ownedAt(r.s); ok && !at.Equal(r.position.AtEnd) {
 			r.position.AtEnd = at
 			if err := r.db.SetMeta(changelog.AppendPosition(nil, r.position)); err != nil {
 				return fmt.Errorf("write position of shard %s: %w", r.s.id, err)

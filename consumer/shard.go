@@ -240,7 +240,7 @@ func (s *shard) finish(hard context.Context, r *incarnation) error {
 	if err := r.loop(hard, nil); err != nil {
 		return err
 	}
-	if at, ok := s.app.group.ownedAt(s); ok && at.After(r.position.AtEnd) {
+	if at, ok := s.app.group.ownedAt(s); ok && !at.Equal(r.position.AtEnd) {
 		r.position.AtEnd = at
 		if err := r.db.SetMeta(changelog.AppendPosition(nil, r.position)); err != nil {
 			return fmt.Errorf("write position of shard %s: %w", s.id, err)
@@ -380,7 +380,7 @@ func (s *shard) status() ShardStatus {
 	}
 	st.Paused = s.paused.Load()
 	if !since.IsZero() {
-		st.LagTime = max(0, time.Since(since))
+		st.LagTime = max(0, s.app.clock.Now().Sub(since))
 	}
 	if took := time.Since(writing); !writing.IsZero() && took >= slowDisk && st.Reason == "" {
 		st.Reason = fmt.Sprintf("the disk is slow: writing the database has taken %v so far", took.Round(time.Second))

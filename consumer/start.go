@@ -154,7 +154,7 @@ func (r *incarnation) open(ctx context.Context) error {
 				verdict = changelog.Unreadable
 			default:
 				copy = &p
-				verdict = changelog.Judge(copy, log, time.Now())
+				verdict = changelog.Judge(copy, log, s.app.clock.Now())
 			}
 		}
 		switch verdict {
@@ -193,7 +193,7 @@ func (r *incarnation) openDatabase() error {
 		return fmt.Errorf("make state directory: %w", permitted(err))
 	}
 	db, err := store.Open(store.Config{
-		Dir: s.dir(), Options: options, Budget: s.app.budget, Logger: r.log,
+		Dir: s.dir(), Options: options, Budget: s.app.budget, Logger: r.log, Now: s.app.clock.Now,
 		OnDiskFull: s.diskFull,
 		OnFailing:  func(err error) { s.note("the disk fails: " + err.Error()) },
 		Interrupt:  s.hard, // what waits for space then is in the changelog too
@@ -239,7 +239,7 @@ func (r *incarnation) fence(ctx context.Context) error {
 func (r *incarnation) commitStartRecord(ctx context.Context) error {
 	s := r.s
 	val, err := changelog.Start{
-		Instance: s.app.cfg.Instance, Producer: r.identity.ID, Epoch: r.identity.Epoch, Version: Version, At: time.Now().UTC(),
+		Instance: s.app.cfg.Instance, Producer: r.identity.ID, Epoch: r.identity.Epoch, Version: Version, At: s.app.clock.Now().UTC(),
 	}.Marshal()
 	if err != nil {
 		return fmt.Errorf("encode start record: %w", err)
@@ -316,7 +316,7 @@ func (r *incarnation) restore(ctx context.Context) (err error) {
 			p.Offsets = o
 		}
 		if next >= end {
-			p.AtEnd = time.Now()
+			p.AtEnd = s.app.clock.Now()
 		}
 		if err := write(changelog.AppendPosition(nil, p)); err != nil {
 			return fmt.Errorf("write to database: %w", err)
@@ -391,7 +391,7 @@ func (r *incarnation) pollRestore(ctx context.Context, part topic.Partition, nex
 		return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v (and looking for open transactions: %w)", part, next, stall, lookErr)
 	}
 	for _, t := range open {
-		return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v: transactional ID %q (producer %d, epoch %d) has held a transaction open there for %v; abort it", part, next, stall, t.TransactionalID, t.ProducerID, t.Epoch, time.Since(t.Since).Round(time.Second))
+		return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v: transactional ID %q (producer %d, epoch %d) has held a transaction open there for %v; abort it", part, next, stall, t.TransactionalID, t.ProducerID, t.Epoch, max(0, time.Since(t.Since)).Round(time.Second))
 	}
 	return nil, fmt.Errorf("read changelog %s: nothing came at offset %d for %v, and no transaction is open there", part, next, stall)
 }
@@ -465,7 +465,7 @@ func (r *incarnation) resolve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("commit the first offsets to %s: %w", part, err)
 	}
-	r.position.Next, r.position.AtEnd = res.Next[part], time.Now()
+	r.position.Next, r.position.AtEnd = res.Next[part], s.app.clock.Now()
 	if err := r.db.SetMeta(changelog.AppendPosition(nil, r.position)); err != nil {
 		return fmt.Errorf("write position: %w", err)
 	}

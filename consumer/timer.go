@@ -77,13 +77,10 @@ func (r *incarnation) look() error {
 		return fmt.Errorf("look for the next timer of shard %s: %w", r.s.id, err)
 	}
 	if ok {
-		if at.IsZero() || at.Before(r.timers.hold) {
-			at = r.timers.hold
+		p.timer = r.s.app.until(at)
+		if p.timer.Before(r.timers.hold) {
+			p.timer = r.timers.hold
 		}
-		if at.IsZero() {
-			at = time.Unix(0, 0) // long due, and not none
-		}
-		p.timer = at
 	}
 	return nil
 }
@@ -93,7 +90,7 @@ func (w *worker) fire(c call, r *result) error {
 	if c.skip != nil {
 		return w.skip(*c.skip, r)
 	}
-	due, err := w.owner.DueTimers(time.Now(), c.max)
+	due, err := w.owner.DueTimers(w.clock.Now(), c.max)
 	if err != nil {
 		return err
 	}

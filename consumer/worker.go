@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawlstream/pawl/internal/clock"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/store"
 	"github.com/pawlstream/pawl/topic"
@@ -30,6 +31,7 @@ type worker struct {
 	batch    []topic.Envelope // for a BatchConsumer
 	ahead    *ahead           // nil: it does not read ahead
 	owner    *store.Owner
+	clock    *clock.Clock
 	sweep    *store.Sweep // nil: there is nothing to sweep for
 
 	mu struct {

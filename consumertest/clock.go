@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/clock"
 	"github.com/pawlstream/pawl/topic"
 )
 
@@ -88,4 +89,23 @@ func (s *Shard) sweep() error {
 		}
 	}
 	return nil
+}
+
+// StepClock sets the clock of the machine that a process runs on forward, or
+// back, also before the process is started, and for all its lives: the time of
+// day, which timers and the TTL of tables go by. How much time passes is another
+// matter: that is the same for all, and only Advance, Settle and Until move it.
+func (c *Cluster) StepClock(name string, by time.Duration) { c.clock(name).Step(by) }
+
+// clock is the clock of a process's machine.
+func (c *Cluster) clock(name string) *clock.Clock {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.clocks[name] == nil {
+		if c.mu.clocks == nil {
+			c.mu.clocks = make(map[string]*clock.Clock)
+		}
+		c.mu.clocks[name] = new(clock.Clock)
+	}
+	return c.mu.clocks[name]
 }

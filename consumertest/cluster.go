@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/clock"
 	"github.com/pawlstream/pawl/internal/devbroker"
 	"github.com/pawlstream/pawl/internal/kafka"
 	"github.com/pawlstream/pawl/topic"
@@ -38,10 +39,11 @@ type Cluster struct {
 
 	mu struct {
 		sync.Mutex
-		processes []*process          // in order of their first start
-		lives     map[string]int      // of each process: how often it has crashed
-		broken    map[string]bool     // hosts that are cut or frozen
-		requests  map[hostRequest]int // that the broker was sent
+		processes []*process              // in order of their first start
+		lives     map[string]int          // of each process: how often it has crashed
+		clocks    map[string]*clock.Clock // of each process's machine, once it is asked for
+		broken    map[string]bool         // hosts that are cut or frozen
+		requests  map[hostRequest]int     // that the broker was sent
 	}
 }
 

@@ -170,6 +170,7 @@ var codes = map[string]int16{
 	"COORDINATOR_LOAD_IN_PROGRESS":          14,
 	"COORDINATOR_NOT_AVAILABLE":             15,
 	"NOT_COORDINATOR":                       16,
+	"INVALID_TIMESTAMP":                     32,
 	"NOT_ENOUGH_REPLICAS":                   19,
 	"ILLEGAL_GENERATION":                    22,
 	"UNKNOWN_MEMBER_ID":                     25,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
+	"github.com/pawlstream/pawl/internal/clock"
 )
 
 // Process is a process of a cluster: it reaches the broker by cl, keeps its
@@ -129,7 +130,7 @@ func (c *Cluster) newProcess(name string) *process {
 }
 
 func (c *Cluster) start(p *process) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(clock.With(context.Background(), c.clock(p.name)))
 	p.cancel = cancel
 	c.mu.Lock()
 	c.mu.processes = append(c.mu.processes, p)

@@ -22,6 +22,7 @@ import (
 // chunk whose handler takes unexpectedly long is given to others.
 type pool struct {
 	w    *Worker
+	born time.Time    // what is measured from it is time that passes, whatever becomes of the time of day
 	mean atomic.Int64 // nanoseconds that a handler took lately
 
 	paused atomic.Bool // it changes under mu
@@ -44,7 +45,7 @@ type chunk struct {
 	hs        []handout
 	next      atomic.Int64 // the first that nobody has begun with
 	posted    atomic.Int64 // the first whose result the partition has not been given. It changes under the partition's lock
-	began     atomic.Int64 // when the present ones were begun with: nanoseconds since 1970
+	began     atomic.Int64 // when the present ones were begun with: nanoseconds of the pool's life
 	abandoned atomic.Bool  // its handler did not return in time
 	solo      bool         // see takeSoloLocked
 	now       *time.Time   // when it was handed out
@@ -64,7 +65,7 @@ const (
 )
 
 func newPool(w *Worker) *pool {
-	l := &pool{w: w}
+	l := &pool{w: w, born: time.Now()}
 	l.mean.Store(int64(time.Millisecond))
 	l.mu.chunks = make(map[*chunk]bool)
 	l.work = sync.NewCond(&l.mu.Mutex)
@@ -149,7 +150,7 @@ func (l *pool) handle() {
 			l.w.breaker.unused(most)
 			continue
 		}
-		c.began.Store(time.Now().UnixNano())
+		c.began.Store(int64(time.Since(l.born)))
 		l.mu.Lock()
 		l.mu.chunks[c] = true
 		look := len(c.hs) > 1 && !l.mu.looking
@@ -210,7 +211,7 @@ func (l *pool) share(most int) int {
 // look gives others what is left of chunks whose handler takes long, and the
 // partition the results of what came before.
 func (l *pool) look() {
-	now := time.Now().UnixNano()
+	now := int64(time.Since(l.born))
 	var late []*chunk
 	l.mu.Lock()
 	l.mu.looking = false
@@ -279,7 +280,7 @@ func (l *pool) handleChunk(c *chunk) {
 			return
 		}
 		start = l.time(start, timed)
-		c.began.Store(start.UnixNano())
+		c.began.Store(int64(start.Sub(l.born)))
 		timed, stride = 0, l.stride()
 		if start.Sub(posted) >= postAfter {
 			c.p.finish(c, ended)
@@ -366,7 +367,7 @@ func (l *pool) handleBatch(c *chunk) {
 		return
 	}
 	start := time.Now()
-	c.began.Store(start.UnixNano())
+	c.began.Store(int64(start.Sub(l.born)))
 	all := make([]Delivery, n)
 	for i := range c.hs {
 		d := c.hs[i].d

@@ -189,6 +189,16 @@ func (t *Table[K, V]) sweep(tx *Transaction, stored, val []byte, filter SweepFil
 	if !remove && filter != nil {
 		remove, newVal = filter(SweptKey{t.name, key}, payload)
 	}
+	at := head.at
+	if now := tx.d.now().UnixMilli(); !remove && t.ttl > 0 && at > now {
+		// It was written before the clock was set back, or by a machine whose
+		// clock is ahead. It is not to outlive its TTL by as much: it counts as
+		// written now.
+		at = now
+		if newVal == nil {
+			newVal = payload
+		}
+	}
 	if !remove && newVal == nil {
 		return nil
 	}
@@ -205,7 +215,7 @@ func (t *Table[K, V]) sweep(tx *Transaction, stored, val []byte, filter SweepFil
 	c := s.dirty(e)
 	c.oldKnown = false // the entry may say that it is gone already, and the record isn't
 	e.set(v, !remove)
-	e.setTime(head.at) // it was not written
+	e.setTime(at) // it was not written
 	s.grown(tx, c)
 	c.swept = true
 	return nil

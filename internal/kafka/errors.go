@@ -45,6 +45,11 @@ var (
 	// not with this generation, among the members of the group.
 	ErrNotMember = errors.New("not a member of the group's current generation")
 
+	// ErrClock says that the broker refuses the time at which a record was
+	// written: the clock of this machine, or the broker's, is wrong by more than
+	// the topic allows.
+	ErrClock = errors.New("the broker refuses this machine's time: one of the two clocks is wrong")
+
 	// ErrClosed says that the session, member or client was closed.
 	ErrClosed = errors.New("closed")
 )

@@ -42,7 +42,7 @@ func TestOutcomes(t *testing.T) {
 		{kmsg.Produce, kerr.MessageTooLarge, errRefusal},
 		{kmsg.Produce, kerr.RecordListTooLarge, errRefusal},
 		{kmsg.Produce, kerr.InvalidRecord, errRefusal},
-		{kmsg.Produce, kerr.InvalidTimestamp, errRefusal},
+		{kmsg.Produce, kerr.InvalidTimestamp, ErrClock},
 		{kmsg.Produce, kerr.InvalidTopicException, errRefusal},
 		{kmsg.Produce, kerr.PolicyViolation, errRefusal},
 
@@ -102,6 +102,10 @@ func TestOutcomes(t *testing.T) {
 					case tc.want == errRefusal:
 						if !errors.As(err, &re) || re.Topic != d.Name() || re.Index != 0 || !errors.Is(err, tc.err) {
 							t.Errorf("commit: %v, want a RecordError with %v", err, tc.err)
+						}
+					case tc.want == ErrClock: // aborted, and no record is guilty
+						if errors.As(err, &re) || !errors.Is(err, ErrClock) || !errors.Is(err, tc.err) {
+							t.Errorf("commit: %v, want %v with %v", err, tc.want, tc.err)
 						}
 					default:
 						if !errors.Is(err, tc.want) || !errors.Is(err, tc.err) {

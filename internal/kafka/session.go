@@ -151,6 +151,8 @@ var errStaleLimit = errors.New("the topic's limit has changed")
 //   - *RecordError: a record was refused. The transaction is aborted, and the
 //     session may commit something else. A topic that was deleted and created
 //     again is an unknown one to the session: it is another topic.
+//   - ErrClock: the broker refuses the time of records that were given none. The
+//     transaction is aborted, and the session may commit something else.
 //   - ErrFenced: another incarnation holds the transactional ID, or the
 //     coordinator ended the transaction by itself. Nothing of it is visible.
 //   - ErrUnknownOutcome: anything else that happened after the first byte. To
@@ -247,6 +249,9 @@ func (s *Session) blame(ctx context.Context, recs []Record, failed []refusedBatc
 	}
 	r := &recs[at]
 	e := &RecordError{Index: at, Topic: r.Topic, Partition: guilty.target.number, Key: r.Key, Size: wireSize(r), Err: classed(guilty.err)}
+	if errors.Is(guilty.err, kerr.InvalidTimestamp) && r.Timestamp.IsZero() {
+		return fmt.Errorf("%w: %w: its timestamp is this machine's time of day, %s; see the topic's message.timestamp.after.max.ms", ErrClock, e.Err, time.Now().UTC().Format(time.RFC3339)) // no record is guilty
+	}
 	if !isTooLarge(guilty.err) {
 		return e
 	}
