@@ -239,7 +239,7 @@ func (f *fetcher) obey(ctx context.Context, o order) {
 		if !f.reader.ConsumeID(s.desc, s.tid, s.id.Number, next) {
 			// Others are read of a topic that had the name before, or has it since.
 			delete(f.streams, s.id)
-			f.looks.Go(func() { f.w.lookAtTopic(ctx, s.id.Topic) })
+			f.looks.Go(func() { f.w.lookAtTopics(ctx) })
 			time.AfterFunc(reReadAfter, func() { f.begin(s) })
 			return
 		}
@@ -283,7 +283,7 @@ func (f *fetcher) failed(ctx context.Context, err error) {
 	case errors.As(err, &broken):
 		f.w.log.Warn("read", "error", err)
 		if errors.Is(err, ErrUnknownTopic) {
-			f.looks.Go(func() { f.w.lookAtTopic(ctx, broken.Partition.Topic) })
+			f.looks.Go(func() { f.w.lookAtTopics(ctx) })
 		}
 		if s := f.streams[broken.Partition]; s != nil {
 			time.AfterFunc(reReadAfter, func() { f.begin(s) })

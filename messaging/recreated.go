@@ -24,28 +24,37 @@ import (
 // carries the topic's ID (see snapshot), and is not trusted by whoever has the
 // partition next, also where no process was there to see the change.
 
-// lookAtTopic asks whether a topic that can't be read is another one now, and
-// has the partitions begin anew that read the one before.
-func (w *Worker) lookAtTopic(ctx context.Context, name string) {
+// lookAtTopics asks which topics there are, after one could not be read, and has
+// the partitions begin anew that read one that was before. While a topic that is
+// needed is not there none does: what was read of it is here alone.
+func (w *Worker) lookAtTopics(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	infos, err := w.admin.Topics(ctx, name)
-	if err != nil {
-		w.log.Debug("look whether the topic is there", "topic", name, "error", err)
-		return
-	}
-	id := infos[name].ID
-	if id == (topic.ID{}) {
-		return // it is not there, or who knows which it is
-	}
 	w.mu.Lock()
 	ps := slices.Collect(maps.Values(w.mu.partitions))
 	w.mu.Unlock()
-	ps = slices.DeleteFunc(ps, func(p *partition) bool { return !p.outlives(name, id) })
+	names := make(map[string]bool)
+	for _, p := range ps {
+		p.mu.Lock()
+		for _, s := range p.mu.streams {
+			names[s.id.Topic] = true
+		}
+		p.mu.Unlock()
+	}
+	if len(names) == 0 {
+		return
+	}
+	infos, err := w.admin.Topics(ctx, slices.Sorted(maps.Keys(names))...)
+	if err != nil {
+		w.log.Debug("look which topics are there", "error", err)
+		return
+	}
+	gone := make(map[string]bool)
+	ps = slices.DeleteFunc(ps, func(p *partition) bool { return !p.outlive(infos, gone) })
 	if len(ps) == 0 {
 		return
 	}
-	w.log.Warn("the topic was deleted, and made anew under its name: partitions begin anew", "topic", name, "partitions", len(ps))
+	w.log.Warn("a topic was deleted, and made anew under its name: partitions begin anew", "topics", slices.Sorted(maps.Keys(gone)), "partitions", len(ps))
 	w.metrics.recreated.Add(int64(len(ps)))
 	w.mu.Lock()
 	w.mu.renewed = append(w.mu.renewed, ps...)
@@ -61,20 +70,28 @@ func (w *Worker) look() {
 	}
 }
 
-// outlives says whether a partition reads a topic of the name that has another
-// ID, and was not found to before.
-func (p *partition) outlives(name string, id topic.ID) (found bool) {
+// outlive says whether a partition reads topics whose names are those of others
+// now, and was not found to before. It adds them to gone.
+func (p *partition) outlive(infos map[string]kafka.TopicInfo, gone map[string]bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.phase != phaseRunning {
 		return false // one that starts finds it out, or is found when it runs
 	}
+	var found []*stream
 	for _, s := range p.mu.streams {
-		if s.id.Topic == name && s.tid != id && s.tid != (topic.ID{}) && !s.gone {
-			s.gone, found = true, true
+		info, there := infos[s.id.Topic]
+		switch none := (topic.ID{}); {
+		case s.gone, !there && s.tier < streamTiers+len(p.w.cfg.Retry.Tiers):
+			return false
+		case there && s.tid != info.ID && s.tid != none && info.ID != none:
+			found = append(found, s)
 		}
 	}
-	return found
+	for _, s := range found {
+		s.gone, gone[s.id.Topic] = true, true
+	}
+	return len(found) > 0
 }
 
 // renew ends the epoch of partitions, and begins another.

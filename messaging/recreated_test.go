@@ -79,7 +79,7 @@ func TestInputMadeAnew(t *testing.T) {
 				if away > 0 {
 					return // the partitions were revoked and assigned again
 				}
-				if n := b.stats("p1").Recreated; n != 3 || !log.has("deleted, and made anew", "topic=work") {
+				if n := b.stats("p1").Recreated; n != 3 || !log.has("deleted, and made anew", "topics=[work]", "partitions=3") {
 					t.Errorf("%d partitions are counted to have begun anew, want 3, with a line in the log", n)
 				}
 			})
@@ -266,5 +266,47 @@ func TestInputMadeAnewUnderTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := consumertest.NewCluster(t)
 		inputMadeAnew(newStage(t, place{cluster: c.Host, calm: true, patience: 5 * time.Minute, slack: time.Second, look: time.Second}, 4))
+	})
+}
+
+// With all topics of a queue made anew at once, in whatever order it is found
+// out, retries and dead letters go on with the new ones.
+func TestAllTopicsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2)
+		cfg := messaging.Config{Retry: messaging.Retry{InPlace: 1, Tiers: []time.Duration{20 * time.Second}}}
+		b.work("p1", cfg, failing(b, "bad", 2))
+		b.running(2, "p1")
+		for p := range int32(2) {
+			b.publish(p, "k", "bad", "m", "last")
+			b.publish(p, "o", "o")
+		}
+		b.Advance(time.Minute)
+		b.publish(0, "k", "bad") // which waits in the delay topic as it goes
+		b.Advance(5 * time.Second)
+		if n := b.stats("p1").DeadLetters[messaging.ReasonFailed]; n != 2 {
+			t.Fatalf("%d dead letters, want 2", n)
+		}
+		b.forget()
+		names := []string{"work", "test.worker.retry.1", "test.worker.redrive", "test.worker.dlq"}
+		for _, name := range names {
+			b.DeleteTopic(name)
+		}
+		for _, name := range names {
+			b.CreateTopic(topic.Bytes(name).With(topic.Configured("retention.ms", "2592000000")), 2)
+		}
+		for p := range int32(2) {
+			b.publish(p, "n", "bad-new", "behind", "end")
+		}
+		b.Advance(3 * time.Minute)
+		b.idle("p1")
+		b.unready("p1")
+		got := b.values()
+		if got["bad-new"] != 4 || got["behind"] != 2 || got["end"] != 2 || got["bad"] != 1 {
+			t.Errorf("handled %v, want each of the new topic, two attempts at bad-new, and the last attempt at the one that waited", got)
+		}
+		if ls := consumertest.CommittedEnvelopes(b.Cluster, letters); len(ls) != 3 {
+			t.Errorf("%d dead letters in the topic that was made anew, want 3", len(ls))
+		}
 	})
 }
