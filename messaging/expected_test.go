@@ -109,3 +109,27 @@ func TestTopicsInTwoRoles(t *testing.T) {
 		}
 	}
 }
+
+// Dead letters that would vanish before anybody has looked at them are warned of
+// at start, with the topic, the setting and what mends it: it may be meant so.
+func TestLettersThatVanishAreSaid(t *testing.T) {
+	for _, tt := range []struct{ setting, value, want string }{
+		{"retention.ms", "3600000", "vanish after 1h0m0s"},
+		{"retention.bytes", "1000000", "vanish once a partition holds more than 1000000 bytes"},
+		{"retention.ms", "604800000", ""},
+	} {
+		t.Run(tt.setting+"="+tt.value, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1)
+				b.CreateTopic(topic.Bytes("test.worker.dlq").With(topic.Configured(tt.setting, tt.value)), 1)
+				log := newLogged(t)
+				b.work("p1", messaging.Config{Logger: log.logger}, nil)
+				b.running(1, "p1")
+				said := log.has("level=WARN", tt.want, "topic=test.worker.dlq", tt.setting+"="+tt.value, "pawl topic alter test.worker.dlq --set "+tt.setting)
+				if said != (tt.want != "") {
+					t.Errorf("said: %v, want %v", said, tt.want != "")
+				}
+			})
+		})
+	}
+}

@@ -168,18 +168,26 @@ func (w *Worker) checkTiers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkLetters refuses a dead-letter topic that would lose letters of one key.
+// checkLetters refuses a dead-letter topic that would lose letters of one key. One
+// that keeps them for a short time, or up to a size, may be meant to: that is
+// said.
 func (w *Worker) checkLetters(ctx context.Context) error {
 	name := w.cfg.DeadLetters.Topic
 	s, err := w.lettersAdmin.TopicSettings(ctx, name)
 	switch {
 	case errors.Is(err, ErrUnauthorized): // to write to it may be all that is allowed
-		w.log.Warn("whether the dead-letter topic is compacted can't be looked up", "topic", name, "error", err)
+		w.log.Warn("whether the dead-letter topic keeps letters, or is compacted, can't be looked up", "topic", name, "error", err)
 		return nil
 	case err != nil:
 		return err
 	}
-	return checkCompaction(name, s)
+	if err := checkCompaction(name, s); err != nil {
+		return err
+	}
+	for _, l := range kafka.LetterLapses(s) {
+		w.log.Warn(l.What, "topic", name, l.Setting, l.Value, "mend", fmt.Sprintf("pawl topic alter %s --set %s=%s", name, l.Setting, l.Want))
+	}
+	return nil
 }
 
 func checkCompaction(name string, s map[string]string) error {

@@ -66,6 +66,35 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// A topic of dead letters that lets them go unseen is found, with the setting and
+// what mends it.
+func TestDoctorLetters(t *testing.T) {
+	s := serving(t, t.TempDir())
+	for name, sets := range map[string][]string{
+		"shop.short.dlq":     {"retention.ms=3600000", "retention.bytes=1000000"},
+		"shop.long.dlq":      {"retention.ms=2592000000"},
+		"shop.compacted.dlq": {"cleanup.policy=compact"},
+	} {
+		args := []string{"topic", "create", name, "--partitions", "1", "--brokers", s.addr}
+		for _, set := range sets {
+			args = append(args, "--set", set)
+		}
+		if status, _, stderr := pawl(args...); status != 0 {
+			t.Fatalf("create %s: %d %s", name, status, stderr)
+		}
+	}
+	_, found := doctorOf(t, "--brokers", s.addr, "--application", "shop")
+	for check, want := range map[string]finding{
+		"dead letters in shop.short.dlq":     {Status: isWarning, Detail: "retention.ms is 3600000: dead letters vanish after 1h0m0s", Mend: "pawl topic alter shop.short.dlq --set retention.ms=2592000000 --set retention.bytes=-1"},
+		"dead letters in shop.long.dlq":      {Status: isOK},
+		"dead letters in shop.compacted.dlq": {Status: isFailure, Detail: "cleanup.policy is compact", Mend: "pawl topic alter shop.compacted.dlq --set cleanup.policy=delete"},
+	} {
+		if f := found[check]; f.Status != want.Status || !strings.HasPrefix(f.Detail, want.Detail) || f.Mend != want.Mend {
+			t.Errorf("%s: %+v, want %+v", check, f, want)
+		}
+	}
+}
+
 // What is wrong with a connection is told apart, and what to do about it said.
 func TestDoctorConnections(t *testing.T) {
 	cert, key, _ := certificate(t)

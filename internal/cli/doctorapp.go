@@ -45,6 +45,9 @@ func (d *doctor) applicationTopics(ctx context.Context, a *kafka.Admin) []string
 			own++
 			names = append(names, name)
 			d.topic(ctx, a, all[name], strings.HasSuffix(name, ".changelog") || strings.HasSuffix(name, ".dlq.outcomes"))
+			if strings.HasSuffix(name, ".dlq") {
+				d.letters(ctx, a, name)
+			}
 		}
 	}
 	if d.application != "" && own == 0 {
@@ -79,6 +82,32 @@ func (d *doctor) topic(ctx context.Context, a *kafka.Admin, t kafka.TopicInfo, c
 	default:
 		d.ok(check, "%d partitions, %d replicas, min.insync.replicas %d", t.Partitions, t.Replication, insync)
 	}
+}
+
+// letters checks whether a topic of dead letters keeps them for long enough. That
+// its settings can't be seen is said already.
+func (d *doctor) letters(ctx context.Context, a *kafka.Admin, name string) {
+	check := "dead letters in " + name
+	settings, err := a.TopicSettings(ctx, name)
+	if err != nil {
+		d.skip(check, "its settings can't be seen")
+		return
+	}
+	if policy := settings["cleanup.policy"]; strings.Contains(policy, "compact") {
+		d.found(isFailure, check, fmt.Sprintf("cleanup.policy is %s: of the letters of one key it keeps one", policy), fmt.Sprintf("pawl topic alter %s --set cleanup.policy=delete", name))
+		return
+	}
+	lapses := kafka.LetterLapses(settings)
+	if len(lapses) == 0 {
+		d.ok(check, "they are kept for a week at least, whatever their size")
+		return
+	}
+	var what, mend []string
+	for _, l := range lapses {
+		what = append(what, fmt.Sprintf("%s is %s: %s", l.Setting, l.Value, l.What))
+		mend = append(mend, fmt.Sprintf("--set %s=%s", l.Setting, l.Want))
+	}
+	d.found(isWarning, check, strings.Join(what, "; "), fmt.Sprintf("pawl topic alter %s %s", name, strings.Join(mend, " ")))
 }
 
 // permissions checks what this user may do.
