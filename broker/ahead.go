@@ -45,7 +45,8 @@ func (b *Broker) readAhead(ctx context.Context, c *connection, all []reading, co
 	whole := make([]bool, len(behind))
 	var next atomic.Int64
 	var readers sync.WaitGroup
-	for range min(len(behind), runtime.GOMAXPROCS(0)) {
+	// One processor is left for sending the last answer, which the client waits for.
+	for range min(len(behind), max(1, runtime.GOMAXPROCS(0)-1)) {
 		readers.Go(func() {
 			c.guard(int16(kmsg.Fetch), func() {
 				for n := int(next.Add(1) - 1); n < len(behind); n = int(next.Add(1) - 1) {
