@@ -73,11 +73,9 @@ bench-peers: ## the same workloads on Kafka Streams and on Pawl, 20 minutes; PEE
 
 # What is counted in messages, in acks and in transactions, which take a real
 # Kafka 40 ms each, has a count of its own.
-bench-broker: ## the embedded broker beside kfake and a real Kafka: ratios, then figures, 6 minutes
+bench-broker: ## the embedded broker beside kfake and a real Kafka: ratios, the table, then figures, 5 minutes
 	@go test -run '^$$' -bench Ratios -benchtime 1x -timeout 10m ./broker
-	@scripts/kafka run -- go test -run '^$$' -bench 'Produce|Consume' -benchtime 300000x -timeout 10m ./broker
-	@scripts/kafka run -- go test -run '^$$' -bench Acked32 -benchtime 20000x -timeout 10m ./broker
-	@scripts/kafka run -- go test -run '^$$' -bench Transaction -benchtime 1000x -timeout 10m ./broker
+	@scripts/kafka run -- go test -run '^$$' -bench Table -benchtime 1x -timeout 10m ./broker
 	@go test -run '^$$' -bench 'Reopen|CompactionStall' -benchtime 3x -timeout 10m ./broker
 
 bench-large: ## large state and many shards, on a real Kafka and on the embedded broker, 15 minutes; LARGE='-only restart -keys 1000000'

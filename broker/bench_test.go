@@ -294,26 +294,11 @@ func cpuTime(b testing.TB) time.Duration {
 // commit takes.
 func BenchmarkTransaction(b *testing.B) {
 	eachBenched(b, func(b *testing.B, t benched) {
-		name := t.topic(b, 8)
-		cl := t.client(b, kgo.TransactionalID(name), kgo.ProducerLinger(0))
+		cl, name := t.transactor(b)
 		defer cl.Close()
 		var ends time.Duration
 		for range b.N {
-			if err := cl.BeginTransaction(); err != nil {
-				b.Fatal(err)
-			}
-			var recs []*kgo.Record
-			for p := range int32(8) {
-				recs = append(recs, &kgo.Record{Topic: name, Partition: p, Value: []byte("v")})
-			}
-			if err := cl.ProduceSync(context.Background(), recs...).FirstErr(); err != nil {
-				b.Fatal(err)
-			}
-			begun := time.Now()
-			if err := cl.EndTransaction(context.Background(), kgo.TryCommit); err != nil {
-				b.Fatal(err)
-			}
-			ends += time.Since(begun)
+			ends += t.commit(b, cl, name)
 		}
 		b.ReportMetric(ends.Seconds()*1000/float64(b.N), "end-ms")
 	})

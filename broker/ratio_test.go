@@ -92,6 +92,16 @@ func BenchmarkRatios(b *testing.B) {
 			})
 		}
 	}
+	b.Run("Commit8", func(b *testing.B) {
+		for range b.N {
+			for _, c := range []contender{inProcess, overTCP} {
+				t := c.start(b)
+				t.name = c.name
+				t.commitBesideSync(b)
+				t.stop()
+			}
+		}
+	})
 	b.Run("Acked32", func(b *testing.B) {
 		const n = 10_000
 		for range b.N {
