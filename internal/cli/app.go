@@ -182,7 +182,7 @@ func whyNot(r processRow, now time.Time) []string {
 	if q == nil || q.BreakerOpen.IsZero() || slices.ContainsFunc(r.Reasons, func(s string) bool { return strings.Contains(s, "circuit breaker") }) {
 		return r.Reasons
 	}
-	s := fmt.Sprintf("the circuit breaker is open for %v", now.Sub(q.BreakerOpen).Round(time.Second))
+	s := fmt.Sprintf("the circuit breaker is open for %v", age(now, q.BreakerOpen).Round(time.Second))
 	if q.BreakerError != "" {
 		s += ", as handlers fail: " + q.BreakerError
 	}
@@ -197,10 +197,10 @@ func oldestOf(p admin.QueuePartition, now time.Time) string {
 	}
 	s := fmt.Sprintf("%d, attempt %d", p.Oldest.Offset, p.Oldest.Attempt)
 	if !p.Oldest.Since.IsZero() {
-		s += fmt.Sprintf(", here for %v", now.Sub(p.Oldest.Since).Round(time.Second))
+		s += fmt.Sprintf(", here for %v", age(now, p.Oldest.Since).Round(time.Second))
 	}
 	if !p.Oldest.Handed.IsZero() {
-		s += fmt.Sprintf(", in a handler for %v", now.Sub(p.Oldest.Handed).Round(time.Second))
+		s += fmt.Sprintf(", in a handler for %v", age(now, p.Oldest.Handed).Round(time.Second))
 	}
 	return s
 }

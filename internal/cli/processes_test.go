@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -105,5 +106,15 @@ func TestEveryCommandPrintsSettings(t *testing.T) {
 	walk(newRoot())
 	if n < 25 {
 		t.Errorf("%d commands reach a cluster, want all of them", n)
+	}
+}
+
+// What another machine tells of, whose clock is ahead, is not shown as to come.
+func TestAgesAreNotNegative(t *testing.T) {
+	now := time.Now()
+	for ahead, want := range map[time.Duration]time.Duration{time.Hour: 0, 0: 0, -time.Minute: time.Minute} {
+		if got := age(now, now.Add(ahead)); got != want {
+			t.Errorf("age of what was at now%+v: %v, want %v", ahead, got, want)
+		}
 	}
 }

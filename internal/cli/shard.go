@@ -91,7 +91,7 @@ func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return now.Sub(t).Round(time.Second).String() + " ago"
+	return age(now, t).Round(time.Second).String() + " ago"
 }
 
 // sizeOfText is a size that a person reads.
@@ -161,7 +161,7 @@ func (r shardRow) show(t *table, now time.Time) {
 	line("commits", thousands(r.Commits))
 	line("last commit", ago(r.LastCommit, now))
 	if r.Busy != nil {
-		line("runs", strings.TrimSpace(fmt.Sprintf("%s for %v %s", r.Busy.Name, now.Sub(r.Busy.Since).Round(time.Millisecond), r.Busy.Message)))
+		line("runs", strings.TrimSpace(fmt.Sprintf("%s for %v %s", r.Busy.Name, age(now, r.Busy.Since).Round(time.Millisecond), r.Busy.Message)))
 		for frame := range strings.Lines(r.Busy.Stack) {
 			t.line("  %s", strings.TrimRight(frame, "\n"))
 		}
@@ -194,3 +194,7 @@ func newShardPauseCommand(pause bool) *cobra.Command {
 	p = newProcesses(cmd)
 	return cmd
 }
+
+// age is how long ago something was that another machine tells of, whose clock may
+// be ahead of this one's.
+func age(now, t time.Time) time.Duration { return max(0, now.Sub(t)) }
