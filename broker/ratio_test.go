@@ -94,10 +94,14 @@ func BenchmarkRatios(b *testing.B) {
 	}
 	b.Run("Commit8", func(b *testing.B) {
 		for range b.N {
+			var all []benched
 			for _, c := range []contender{inProcess, overTCP} {
 				t := c.start(b)
 				t.name = c.name
-				t.commitBesideSync(b)
+				all = append(all, t)
+			}
+			commitsBesideSync(b, all...)
+			for _, t := range all {
 				t.stop()
 			}
 		}
