@@ -67,7 +67,7 @@ kafka-test: ## the suites that run on a real Kafka too
 bench: ## throughput and latency beside plain polling, on a real Kafka; fails where they are worse than promised
 	@scripts/kafka run -- go run ./bench -check
 
-bench-peers: ## the same workloads on Kafka Streams and on Pawl, 20 minutes; PEERS='-only map -runs 1', or PEERS=-short
+bench-peers: ## the same workloads on Kafka Streams and on Pawl, 18 minutes; PEERS='-only map -runs 1', or PEERS=-short
 	@mvn -q -B -f bench/kafka-streams/pom.xml compile
 	@scripts/kafka run -- go run ./bench/peers $(PEERS)
 

@@ -73,7 +73,7 @@ func TestTables(t *testing.T) {
 			rows++
 		}
 	}
-	if want := 2 + 6 + 3; rows != want { // two rules, six rows of throughput, three of latency
+	if want := 2 + 6 + 6; rows != want { // two rules, six rows of throughput, six of latency
 		t.Errorf("%d rows, want %d:\n%s", rows, want, out.String())
 	}
 }
