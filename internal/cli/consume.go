@@ -94,11 +94,11 @@ func (f *consumeFlags) check(cmd *cobra.Command, args []string, now time.Time) (
 		return err
 	}
 	changed := cmd.Flags().Changed
-	if f.start, err = parsePlace(f.from, now); err != nil {
+	if f.start, err = parsePlace(f.from, now, "earliest, latest, an offset, or a time"); err != nil {
 		return usagef(cmd, "--from %q: %w", f.from, err)
 	}
 	if changed("until") {
-		if f.end, err = parsePlace(f.until, now); err != nil {
+		if f.end, err = parsePlace(f.until, now, "end, an offset, or a time"); err != nil {
 			return usagef(cmd, "--until %q: %w", f.until, err)
 		}
 	}
@@ -133,7 +133,7 @@ func (f *consumeFlags) check(cmd *cobra.Command, args []string, now time.Time) (
 	case f.start.kind == placeOffset && f.end.kind == placeOffset && f.end.at < f.start.at,
 		f.start.kind == placeTime && f.end.kind == placeTime && f.end.time.Before(f.start.time):
 		return usagef(cmd, "--until %s is before --from %s", f.until, f.from)
-	case f.start.kind == placeEnd && f.end.kind == placeEnd && f.group == "":
+	case f.start.kind == placeEnd && f.group == "" && (f.end.kind == placeEnd || f.end.kind == placeTime && !f.end.time.After(now)):
 		return usagef(cmd, "from %s until %s there is nothing", f.from, f.until)
 	}
 	f.topics = args
@@ -160,8 +160,8 @@ const (
 	placeTime
 )
 
-// parsePlace reads where reading starts or ends.
-func parsePlace(s string, now time.Time) (place, error) {
+// parsePlace reads where reading starts or ends. An error says what is wanted.
+func parsePlace(s string, now time.Time, wanted string) (place, error) {
 	switch s {
 	case "earliest", "beginning", "start":
 		return place{kind: placeEarliest}, nil
@@ -176,8 +176,11 @@ func parsePlace(s string, now time.Time) (place, error) {
 		return place{kind: placeOffset, at: at}, nil
 	}
 	t, err := parseMoment(s, now)
-	if err != nil {
-		return place{}, fmt.Errorf("want earliest, latest, an offset, or a time: %w", err)
+	switch {
+	case err != nil && strings.HasPrefix(s, "now-"):
+		return place{}, err
+	case err != nil:
+		return place{}, fmt.Errorf("want %s, such as 2006-01-02T15:04:05Z, 2006-01-02 or now-1h", wanted)
 	}
 	return place{kind: placeTime, time: t}, nil
 }

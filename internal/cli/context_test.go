@@ -34,6 +34,7 @@ func TestContexts(t *testing.T) {
 		{"context add x", 2, "pawl: no brokers are named: set --brokers pawl: see pawl context add --help"},
 		{"context add a/b --brokers other:1", 2, `pawl: context "a/b": want letters, digits, hyphens, dots and underscores pawl: see pawl context add --help`},
 		{"context add x --brokers other:1 --sasl-mechanism GSSAPI", 2, `pawl: --sasl-mechanism "GSSAPI": want PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER pawl: see pawl context add --help`},
+		{"context add x --brokers other:1 --sasl-mechanism PLAIN --sasl-username ann --sasl-password-env A --sasl-password-file b", 2, "pawl: context x: sasl-password-env and sasl-password-file are both set: one of them says it pawl: see pawl context add --help"},
 		{"context add x --brokers other:1 --sasl-password hunter2", 2, "pawl: unknown flag --sasl-password pawl: see pawl context add --help"},
 		{"context add x --brokers other:1 --sasl-token-url https://id:hunter2@idp/token", 2, `pawl: --sasl-token-url "https://id:xxxxx@idp/token": it holds a user: a client's ID and secret are the SASL user name and password pawl: see pawl context add --help`},
 		{"context list", 0, "CURRENT NAME BROKERS TLS SASL * prod a:1,b:2 yes SCRAM-SHA-512 ann - dev other:1 no -"},

@@ -165,6 +165,9 @@ func TestLookInside(t *testing.T) {
 		if err := json.Unmarshal([]byte(o.run("", of("state", "scan", rows[0].ID, "inside-seen", "--limit", "1", "-o", "json")...)), &page); err != nil || len(page.Entries) != 1 || page.Position.Changelog == 0 {
 			t.Fatalf("scan: %+v, %v", page, err)
 		}
+		if _, _, stderr := o.try("", of("state", "get", rows[0].ID, "inside-seen", page.Entries[0].Text)...); !strings.Contains(stderr, "as of changelog position ") {
+			t.Errorf("state get says on standard error %q, want the position it is as of", stderr)
+		}
 		if got := o.run("", of("state", "get", rows[0].ID, "inside-seen", page.Entries[0].Text)...); !strings.Contains(got, `{"N":`) {
 			t.Errorf("get prints %q", got)
 		}

@@ -283,6 +283,8 @@ func TestRefusedCommandLines(t *testing.T) {
 		{"consume a --from now+1h", "want earliest, latest, an offset, or a time"},
 		{"consume a --from now-x", "is no duration"},
 		{"consume a --from latest --until end", "there is nothing"},
+		{"consume a --from latest --until now-1h", "there is nothing"},
+		{"consume a --until tomorrow", "--until \"tomorrow\": want end, an offset, or a time, such as"},
 		{"consume a --partition 0 --from 99999999999999999999", "no offset is as large"},
 		{"consume a --until earliest", "nothing is before it"},
 		{"consume a --count 0", "--count 0"},

@@ -157,7 +157,7 @@ func (r *reset) run(cmd *cobra.Command) (err error) {
 	if r.to == "" {
 		return usagef(cmd, "where to? Set --to")
 	}
-	if r.place, err = parsePlace(r.to, time.Now()); err != nil {
+	if r.place, err = parsePlace(r.to, time.Now(), "earliest, latest, an offset, or a time"); err != nil {
 		return usagef(cmd, "--to %q: %w", r.to, err)
 	}
 	if r.application != "" {

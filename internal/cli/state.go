@@ -46,7 +46,7 @@ func newStateGetCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.o.document(page, func(t *table) { showPage(t, page) })
+				return p.showPage(page)
 			})
 		},
 	}
@@ -54,11 +54,19 @@ func newStateGetCommand() *cobra.Command {
 	return cmd
 }
 
-func showPage(t *table, page admin.StatePage) {
-	t.row("KEY", "VALUE")
-	for _, e := range page.Entries {
-		t.row(e.Text, oneLine(e.Value))
+// showPage prints a page. Its position is in the document; beside a table it goes
+// to standard error, where whoever reads the rows is not in its way.
+func (p *processes) showPage(page admin.StatePage) error {
+	err := p.o.document(page, func(t *table) {
+		t.row("KEY", "VALUE")
+		for _, e := range page.Entries {
+			t.row(e.Text, oneLine(e.Value))
+		}
+	})
+	if err == nil && p.o.output == asTable {
+		fmt.Fprintf(p.o.cmd.ErrOrStderr(), "as of changelog position %d\n", page.Position.Changelog)
 	}
+	return err
 }
 
 // oneLine is JSON without white space.
@@ -103,7 +111,7 @@ func newStateScanCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := p.o.document(page, func(t *table) { showPage(t, page) }); err != nil {
+				if err := p.showPage(page); err != nil {
 					return err
 				}
 				if page.More {

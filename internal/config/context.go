@@ -160,8 +160,13 @@ func (c *Contexts) CheckContext(name string, settings []Setting) error {
 		return fmt.Errorf("%s has no context %q%s", c.file, name, Suggest(name, c.Names()))
 	}
 	at, texts := place{c.file, name, ""}, newLayer()
-	for _, e := range l.entries(n, at) {
+	entries := l.entries(n, at)
+	for _, e := range entries {
 		if e.value.Kind == yaml.ScalarNode && strings.HasSuffix(e.key, envSuffix) {
+			file := strings.TrimSuffix(e.key, envSuffix) + fileSuffix
+			if slices.ContainsFunc(entries, func(e entry) bool { return e.key == file }) {
+				l.errs = append(l.errs, fmt.Errorf("context %s: %s and %s are both set: one of them says it", name, e.key, file))
+			}
 			continue
 		}
 		l.takeOfContext(texts, e, at, Input{})
