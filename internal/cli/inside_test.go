@@ -165,6 +165,23 @@ func TestLookInside(t *testing.T) {
 		if err := json.Unmarshal([]byte(o.run("", of("state", "scan", rows[0].ID, "inside-seen", "--limit", "1", "-o", "json")...)), &page); err != nil || len(page.Entries) != 1 || page.Position.Changelog == 0 {
 			t.Fatalf("scan: %+v, %v", page, err)
 		}
+		for _, tt := range []struct {
+			args []string
+			want string // the first that is offered
+		}{
+			{[]string{"shard", "describe"}, rows[0].ID},
+			{[]string{"shard", "pause"}, rows[0].ID},
+			{[]string{"state", "get"}, rows[0].ID},
+			{[]string{"state", "scan", rows[0].ID}, "inside-seen"},
+			{[]string{"state", "export"}, "inside-seen"},
+			{[]string{"state", "export", "inside-seen", "--shard"}, rows[0].ID},
+			{[]string{"state", "get", rows[0].ID, "inside-seen"}, ":4"}, // keys are not offered
+		} {
+			args := slices.Concat([]string{"__complete", tt.args[0], tt.args[1], "--brokers", o.brokers, "--application", app}, tt.args[2:], []string{""})
+			if _, stdout, _ := pawl(args...); !strings.HasPrefix(stdout, tt.want+"\n") {
+				t.Errorf("completion of pawl %s offers %q, want %s first", strings.Join(tt.args, " "), stdout, tt.want)
+			}
+		}
 		if _, _, stderr := o.try("", of("state", "get", rows[0].ID, "inside-seen", page.Entries[0].Text)...); !strings.Contains(stderr, "as of changelog position ") {
 			t.Errorf("state get says on standard error %q, want the position it is as of", stderr)
 		}

@@ -133,6 +133,7 @@ func newShardDescribeCommand() *cobra.Command {
 		},
 	}
 	p = newProcesses(cmd)
+	cmd.ValidArgsFunction = oneOf(p.shardNames)
 	return cmd
 }
 
@@ -192,6 +193,7 @@ func newShardPauseCommand(pause bool) *cobra.Command {
 		},
 	}
 	p = newProcesses(cmd)
+	cmd.ValidArgsFunction = oneOf(p.shardNames)
 	return cmd
 }
 

@@ -51,6 +51,7 @@ func newStateGetCommand() *cobra.Command {
 		},
 	}
 	p = newProcesses(cmd)
+	cmd.ValidArgsFunction = p.shardAndTable
 	return cmd
 }
 
@@ -122,6 +123,7 @@ func newStateScanCommand() *cobra.Command {
 		},
 	}
 	p = newProcesses(cmd)
+	cmd.ValidArgsFunction = p.shardAndTable
 	r.add(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many entries")
 	return cmd
@@ -155,8 +157,10 @@ where, it says on standard error.`,
 		},
 	}
 	p = newProcesses(cmd)
+	cmd.ValidArgsFunction = oneOf(p.tableNames)
 	r.add(cmd)
 	cmd.Flags().StringSliceVar(&shards, "shard", nil, "only this shard; again for another")
+	completeFlag(cmd, "shard", p.shardNames)
 	return cmd
 }
 
