@@ -95,6 +95,37 @@ func TestDoctorLetters(t *testing.T) {
 	}
 }
 
+// What an application consumes is known from what it has committed, and checked
+// without being named.
+func TestDoctorInputs(t *testing.T) {
+	s := serving(t, t.TempDir())
+	for _, name := range []string{"words", "others", "shopping"} {
+		if status, _, stderr := pawl("topic", "create", name, "--partitions", "1", "--brokers", s.addr); status != 0 {
+			t.Fatalf("create %s: %d %s", name, status, stderr)
+		}
+	}
+	if _, found := doctorOf(t, "--brokers", s.addr, "--application", "shop"); found["inputs of shop"].Status != isSkipped {
+		t.Errorf("nothing is committed, and the doctor says %+v of the inputs, want that it can't know them", found["inputs of shop"])
+	}
+	for name, group := range map[string]string{"words": "shop.mailer", "others": "shopping"} {
+		if status, _, stderr := pawl("consume", name, "--group", group, "--until", "end", "--brokers", s.addr); status != 0 {
+			t.Fatalf("consume %s: %d %s", name, status, stderr)
+		}
+	}
+	_, found := doctorOf(t, "--brokers", s.addr, "--application", "shop")
+	if f := found["inputs of shop"]; f.Status != isOK || !strings.HasPrefix(f.Detail, "words, by") {
+		t.Errorf("inputs: %+v, want words alone", f)
+	}
+	if f := found["topic words"]; f.Status != isWarning { // one replica
+		t.Errorf("the input: %+v, want that it has one replica", f)
+	}
+	for _, name := range []string{"topic others", "topic shopping"} {
+		if f, ok := found[name]; ok {
+			t.Errorf("%s, which is another application's: %+v", name, f)
+		}
+	}
+}
+
 // What is wrong with a connection is told apart, and what to do about it said.
 func TestDoctorConnections(t *testing.T) {
 	cert, key, _ := certificate(t)

@@ -30,6 +30,7 @@ func (d *doctor) applicationTopics(ctx context.Context, a *kafka.Admin) []string
 		d.found(isFailure, "topics", err.Error(), "")
 		return nil
 	}
+	d.addInputs(ctx, a, all)
 	var names []string
 	for _, name := range d.topics {
 		if _, ok := all[name]; !ok {
@@ -54,6 +55,50 @@ func (d *doctor) applicationTopics(ctx context.Context, a *kafka.Admin) []string
 		d.ok("topics of "+d.application, "there are none yet: they are created when the application starts")
 	}
 	return names
+}
+
+// addInputs adds the topics of which the application, or one of its queues, has
+// committed an offset to those that were named. What it publishes to, and what it
+// has not read yet, nobody but the program knows.
+func (d *doctor) addInputs(ctx context.Context, a *kafka.Admin, all map[string]kafka.TopicInfo) {
+	if d.application == "" {
+		return
+	}
+	check := "inputs of " + d.application
+	const name = "name its inputs and outputs with --topic"
+	groups, err := a.Groups(ctx)
+	if err != nil {
+		d.skip(check, "%v: %s", err, name)
+		return
+	}
+	var inputs []string
+	for _, g := range groups {
+		if g.Name != d.application && !strings.HasPrefix(g.Name, d.application+".") {
+			continue
+		}
+		committed, err := a.Committed(ctx, g.Name)
+		if err != nil {
+			d.skip(check, "group %s: %v: %s", g.Name, err, name)
+			return
+		}
+		for p := range committed {
+			if _, ok := all[p.Topic]; ok && !strings.HasPrefix(p.Topic, d.application+".") {
+				inputs = append(inputs, p.Topic)
+			}
+		}
+	}
+	slices.Sort(inputs)
+	inputs = slices.Compact(inputs)
+	if len(inputs) == 0 {
+		d.skip(check, "nothing is committed of any: %s", name)
+		return
+	}
+	d.ok(check, "%s, by what is committed; its outputs are not known: name them with --topic", strings.Join(inputs, ", "))
+	for _, name := range inputs {
+		if !slices.Contains(d.topics, name) {
+			d.topics = append(d.topics, name)
+		}
+	}
 }
 
 // topic checks one topic's settings.
