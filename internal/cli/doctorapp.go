@@ -71,7 +71,7 @@ func (d *doctor) addInputs(ctx context.Context, a *kafka.Admin, all map[string]k
 		d.skip(check, "%v: %s", err, name)
 		return
 	}
-	var inputs []string
+	var inputs, gone []string
 	for _, g := range groups {
 		if g.Name != d.application && !strings.HasPrefix(g.Name, d.application+".") {
 			continue
@@ -82,15 +82,22 @@ func (d *doctor) addInputs(ctx context.Context, a *kafka.Admin, all map[string]k
 			return
 		}
 		for p := range committed {
-			if _, ok := all[p.Topic]; ok && !strings.HasPrefix(p.Topic, d.application+".") {
+			switch _, ok := all[p.Topic]; {
+			case !ok:
+				gone = append(gone, p.Topic)
+			case !strings.HasPrefix(p.Topic, d.application+"."):
 				inputs = append(inputs, p.Topic)
 			}
 		}
 	}
+	slices.Sort(gone)
+	for _, name := range slices.Compact(gone) {
+		d.found(isWarning, "input "+name, "offsets of it are committed, and it does not exist, or this user may not describe it", "create it, or allow DESCRIBE of it, if it is still consumed")
+	}
 	slices.Sort(inputs)
 	inputs = slices.Compact(inputs)
 	if len(inputs) == 0 {
-		d.skip(check, "nothing is committed of any: %s", name)
+		d.skip(check, "nothing is committed of any that is there: %s", name)
 		return
 	}
 	d.ok(check, "%s, by what is committed; its outputs are not known: name them with --topic", strings.Join(inputs, ", "))

@@ -2,10 +2,12 @@ package kafka
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 
 	"github.com/pawlstream/pawl/topic"
+	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 func TestTopics(t *testing.T) {
@@ -110,4 +112,19 @@ func TestTransactions(t *testing.T) {
 		}
 		e.Errorf("%s is not listed: %+v", e.name("a"), ts)
 	})
+}
+
+// What a broker says of a case takes the place of what its code says in general,
+// which may be untrue of it.
+func TestRefusal(t *testing.T) {
+	err := fmt.Errorf("alter topic a: %w", classed(said(kerr.InvalidPartitions, "topic a has 3 partitions, and can't have 2")))
+	if want := "alter topic a: INVALID_PARTITIONS: topic a has 3 partitions, and can't have 2"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+	if !errors.Is(err, kerr.InvalidPartitions) {
+		t.Errorf("%v is not INVALID_PARTITIONS to errors.Is", err)
+	}
+	if got := said(kerr.InvalidPartitions, ""); got != error(kerr.InvalidPartitions) {
+		t.Errorf("with nothing said the error is %v, want what it was", got)
+	}
 }

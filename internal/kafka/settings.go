@@ -13,10 +13,7 @@ func (a *Admin) SetTopicSetting(ctx context.Context, name, setting, value string
 	if err == nil {
 		var r kadm.AlterConfigsResponse
 		if r, err = rs.On(name, nil); err == nil {
-			err = r.Err
-			if err != nil && r.ErrMessage != "" {
-				err = fmt.Errorf("%w: %s", err, r.ErrMessage)
-			}
+			err = said(r.Err, r.ErrMessage)
 		}
 	}
 	if err != nil {

@@ -245,5 +245,23 @@ func said(err error, message string) error {
 	if err == nil || message == "" {
 		return err
 	}
-	return fmt.Errorf("%w: %s", err, message)
+	return &refusal{err, message}
 }
+
+// refusal is an error code with what the broker says of this very case, which
+// takes the place of what is said of the code in general: that may be untrue
+// here, as that the number of partitions is below 1 where it is too large.
+type refusal struct {
+	err     error
+	message string
+}
+
+func (r *refusal) Error() string {
+	var code *kerr.Error
+	if errors.As(r.err, &code) {
+		return code.Message + ": " + r.message
+	}
+	return r.err.Error() + ": " + r.message
+}
+
+func (r *refusal) Unwrap() error { return r.err }
