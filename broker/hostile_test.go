@@ -174,8 +174,12 @@ func TestB6ResidentMemory(t *testing.T) {
 		taken = max(taken, procNumber(t, c.cmd.Process.Pid, "status", "VmRSS:")<<10)
 	}
 	t.Logf("%d MB are resident at most, of %d MB that were given", taken>>20, given>>20)
-	if taken > 3*given {
-		t.Errorf("%d bytes are resident, more than three times the %d that were given", taken, given)
+	times := int64(3)
+	if raced {
+		times = 6 // of a byte in use the race detector keeps some too
+	}
+	if taken > times*given {
+		t.Errorf("%d bytes are resident, more than %d times the %d that were given", taken, times, given)
 	}
 	k.produceTo(cl, "out", 0, "still there")
 }
