@@ -419,13 +419,48 @@ func BenchmarkReopen(b *testing.B) {
 	b.ReportMetric(float64(stored)/(1<<20), "stored-MB")
 }
 
-// procNumber reads a number of a process from the operating system.
-func procNumber(b testing.TB, pid int, file, field string) int64 {
+// procText reads what the operating system says of a process.
+func procText(b testing.TB, pid int, file string) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
-		b.Skipf("needs /proc: %v", err)
+		b.Skipf("needs /proc: %v", err) // the figures of a process are read there
 	}
-	_, rest, ok := strings.Cut(string(text), field)
+	return string(text)
+}
+
+// resident returns how many bytes of a process of this program are resident, but
+// for those in which the race detector keeps what it knows of the others: its
+// shadow is mapped at fixed addresses, and the heap, with it, at others.
+func resident(b testing.TB, pid int) (bytes int64) {
+	if !raced {
+		return procNumber(b, pid, "status", "VmRSS:") << 10
+	}
+	const shadow, end = 0x2000_0000_0000, 0x4000_0000_0000
+	var start uint64
+	for line := range strings.Lines(procText(b, pid, "smaps")) {
+		if rss, ok := strings.CutPrefix(line, "Rss:"); ok {
+			kB, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rss), "kB")), 10, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if start < shadow || start >= end {
+				bytes += kB << 10
+			}
+		} else if from, _, ok := strings.Cut(line, "-"); ok {
+			if at, err := strconv.ParseUint(from, 16, 64); err == nil { // a mapping begins
+				start = at
+			}
+		}
+	}
+	if bytes == 0 {
+		b.Fatalf("smaps of process %d says of no memory that it is resident", pid)
+	}
+	return bytes
+}
+
+// procNumber reads a number of a process from the operating system.
+func procNumber(b testing.TB, pid int, file, field string) int64 {
+	_, rest, ok := strings.Cut(procText(b, pid, file), field)
 	if !ok {
 		b.Fatalf("%s has no %s", file, field)
 	}

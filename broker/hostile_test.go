@@ -171,15 +171,11 @@ func TestB6ResidentMemory(t *testing.T) {
 		if _, err := conn.Write(what); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 			t.Fatal(err)
 		}
-		taken = max(taken, procNumber(t, c.cmd.Process.Pid, "status", "VmRSS:")<<10)
+		taken = max(taken, resident(t, c.cmd.Process.Pid))
 	}
 	t.Logf("%d MB are resident at most, of %d MB that were given", taken>>20, given>>20)
-	times := int64(3)
-	if raced {
-		times = 6 // of a byte in use the race detector keeps some too
-	}
-	if taken > times*given {
-		t.Errorf("%d bytes are resident, more than %d times the %d that were given", taken, times, given)
+	if taken > 3*given {
+		t.Errorf("%d bytes are resident, more than three times the %d that were given", taken, given)
 	}
 	k.produceTo(cl, "out", 0, "still there")
 }

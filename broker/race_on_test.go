@@ -2,6 +2,6 @@
 
 package broker
 
-// raced says that the race detector is on: it keeps memory of its own for all
-// memory that is in use, so the process has more resident than the broker uses.
+// raced says that the race detector is on, which has memory of its own resident
+// for what the process uses.
 const raced = true

@@ -148,7 +148,7 @@ func (s *stage) begins(t *testing.T, p *process) bool {
 			if !strings.Contains(p.logs(t), errNoDisk.Error()) {
 				t.Fatalf("the process has ended: %v", err)
 			}
-			t.Skipf("this system lets no process mount a file system: %s", p.logs(t))
+			t.Skipf("this system lets no process mount a file system: %s", p.logs(t)) // and no disk can be filled without harm to others
 		default:
 		}
 	}

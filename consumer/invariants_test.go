@@ -549,7 +549,7 @@ func TestI10ConsumeThatRunsOnIsFenced(t *testing.T) {
 		fenced := make(chan error, 1)
 		p := &program{before: func(e topic.Envelope, s consumer.Shard) error {
 			for { // C02: another joins meanwhile
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // virtual time
 				if err := s.Transaction().Put([]byte("k"), nil); err != nil {
 					fenced <- err
 					return err

@@ -112,7 +112,7 @@ func NewCluster(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, bubble: inBubble(), spread: make(map[string]int)}
 	if c.bubble && !virtual {
-		t.Skip(wantsTag)
+		t.Skip(wantsTag) // without it locks are not ones of virtual time
 	}
 	c.mu.lives, c.mu.broken = make(map[string]int), make(map[string]bool)
 	c.mu.requests = make(map[hostRequest]int)

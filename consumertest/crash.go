@@ -42,7 +42,7 @@ func (c *Cluster) Crash(name string) {
 func (c *Cluster) CrashAt(name, point string, nth int) (crashed func() bool) {
 	c.t.Helper()
 	if !invariants.Enabled {
-		c.t.Skip("a crash point needs the build tag invariants: go test -tags invariants")
+		c.t.Skip("a crash point needs the build tag invariants: go test -tags invariants") // without it no crash point is compiled in
 	}
 	var passes atomic.Int64
 	var happened atomic.Bool

@@ -18,7 +18,7 @@ func TestSteps(t *testing.T) {
 		} {
 			c := From(With(t.Context(), &Clock{}))
 			r := c.Read()
-			time.Sleep(tt.passes)
+			time.Sleep(tt.passes) // virtual time
 			c.Step(tt.step)
 			if got := c.Since(r); got != tt.since {
 				t.Errorf("%v after a reading, and set by %v: since %v, want %v", tt.passes, tt.step, got, tt.since)
