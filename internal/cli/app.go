@@ -312,6 +312,8 @@ func newAppLogLevelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log-level debug|info|warn|error",
 		Short: "Set the least level that processes log, until they end",
+
+		ValidArgsFunction: oneOf(fixed("debug", "info", "warn", "error")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || !slices.Contains([]string{"debug", "info", "warn", "error"}, args[0]) {
 				return usagef(cmd, "which level? Name debug, info, warn or error")

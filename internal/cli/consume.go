@@ -85,6 +85,8 @@ status is 0 if nothing else was to end it, and else 130.`,
 	flags.StringVarP(&f.group, "group", "g", "", "read as a member of this group")
 	flags.BoolVar(&f.uncommitted, "uncommitted", false, "also messages of transactions that are open or were aborted")
 	completeFlag(cmd, "group", o.groupNames)
+	completeFlag(cmd, "from", fixed("earliest", "latest"))
+	completeFlag(cmd, "until", fixed("end"))
 	return cmd
 }
 

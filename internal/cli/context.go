@@ -180,6 +180,8 @@ func newContextAddCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add NAME --brokers HOST:PORT,…",
 		Short: "Add a context",
+
+		ValidArgsFunction: cobra.NoFileCompletions, // it is new
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef(cmd, "want the name of the context")
@@ -194,6 +196,9 @@ func newContextAddCommand() *cobra.Command {
 			f.Bool(k.Name, false, k.Help)
 		} else {
 			f.String(k.Name, "", k.Help)
+			if strings.Contains(k.Form, "|") {
+				completeFlag(cmd, k.Name, fixed(strings.Split(k.Form, "|")...))
+			}
 		}
 	}
 	f.BoolVar(&replace, "replace", false, "replace the context of that name, if there is one")

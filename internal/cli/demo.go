@@ -81,6 +81,7 @@ killed too, and comes back with what is on its disk.`,
 	f.BoolVar(&cfg.keep, "keep", false, "on a Kafka: leave the run's topics there")
 	f.StringVar(&cfg.dir, "dir", "", "keep stores, logs and the broker's data in this directory (default: a temporary one, which is removed)")
 	f.StringVarP(&cfg.output, "output", "o", "text", "what is printed: text or json")
+	completeFlag(cmd, "output", fixed("text", "json"))
 	f.BoolVar(&cfg.queue, "queue", false, "work a queue, with retries and dead letters")
 	cmd.AddCommand(newChildCommand(), newQueueChildCommand(), newBrokerChildCommand())
 	return cmd

@@ -85,6 +85,7 @@ Each flag has a variable and a key in pawl.yaml: PAWL_LISTEN and listen for
 		},
 	}
 	own = addOwn(cmd, cfg.table())
+	completeFlag(cmd, "topic", cobra.NoFileCompletions) // it makes them
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,7 +56,15 @@ func (l *letterFlags) addTopic(cmd *cobra.Command) {
 	f.StringVar(&l.consumer, "consumer", "", "and its consumer")
 	f.StringVar(&l.topic, "topic", "", "the topic of the dead letters (default: <application>.<consumer>.dlq)")
 	f.StringVarP(&l.output, "output", "o", "table", "what is printed: table or json")
+	o := &operation{cmd: cmd, cluster: l.cluster}
+	completeFlag(cmd, "application", o.queueApplications)
+	completeFlag(cmd, "consumer", o.consumersOf(&l.application))
+	completeFlag(cmd, "topic", o.topicNames)
+	completeFlag(cmd, "output", fixed("table", "json"))
 }
+
+// letterReasons are why letters are set aside.
+var letterReasons = []string{messaging.ReasonFailed, messaging.ReasonRejected, messaging.ReasonDecode, messaging.ReasonCrash}
 
 // addQuery adds the flags that ask for letters.
 func (l *letterFlags) addQuery(cmd *cobra.Command) {
@@ -67,6 +76,7 @@ func (l *letterFlags) addQuery(cmd *cobra.Command) {
 	f.StringVar(&l.header, "header", "", "only those with this header: NAME or NAME=VALUE")
 	f.StringVar(&l.since, "since", "", "only those set aside since then: a time such as 2006-01-02T15:04:05Z, or how long ago, such as 2h")
 	f.StringVar(&l.until, "until", "", "only those set aside before then")
+	completeFlag(cmd, "reason", fixed(letterReasons...))
 }
 
 // addSettled adds the flag that asks for letters that are done with, too.
@@ -109,9 +119,8 @@ func (l *letterFlags) query(cmd *cobra.Command, args []string, now time.Time) (m
 		errs = append(errs, fmt.Errorf("unexpected argument %q: want one letter, PARTITION:OFFSET, or one range, PARTITION:FROM-TO", args[1]))
 	}
 	if l.reason != "" {
-		known := []string{messaging.ReasonFailed, messaging.ReasonRejected, messaging.ReasonDecode, messaging.ReasonCrash}
-		if !strings.Contains(" "+strings.Join(known, " ")+" ", " "+l.reason+" ") {
-			errs = append(errs, fmt.Errorf("--reason %q: want one of %s", l.reason, strings.Join(known, ", ")))
+		if !slices.Contains(letterReasons, l.reason) {
+			errs = append(errs, fmt.Errorf("--reason %q: want one of %s", l.reason, strings.Join(letterReasons, ", ")))
 		}
 	}
 	q.NullKey = l.nullKey

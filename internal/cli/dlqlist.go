@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -104,11 +103,6 @@ func (l *letterFlags) listUntil(ctx context.Context, cmd *cobra.Command, args []
 		return err
 	}
 	return nil
-}
-
-// warnings is the log of a command: what it goes on in spite of.
-func warnings(to io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // rows returns what prints letters, one a line, in the form that is asked for.

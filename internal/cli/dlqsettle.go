@@ -64,9 +64,8 @@ any failed.`,
 	cmd.Flags().IntVar(&s.options.MaxRedrives, "max-redrives", 0, "leave those that came back so often already (default: 10)")
 	cmd.Flags().StringVar(&s.options.To, "to", "", "a topic to send them to, of the same cluster or that of --to-context")
 	cmd.Flags().StringVar(&s.toContext, toContextFlag, "", "a context whose cluster to send them to, at least once each; of those that pawl context lists")
-	completeFlag(cmd, toContextFlag, func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return completeContexts(cmd, nil, prefix) // a letter that is named is no context
-	})
+	completeFlag(cmd, toContextFlag, contextNames)
+	completeFlag(cmd, "to", (&operation{cmd: cmd, cluster: s.cluster}).topicNames)
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pawlstream/pawl/cluster"
 	"github.com/pawlstream/pawl/consumer"
 	"github.com/pawlstream/pawl/internal/config"
 	"github.com/pawlstream/pawl/internal/kafka"
@@ -34,6 +35,9 @@ It changes nothing on the cluster. It exits with status 1 if something fails.`,
 		config.Setting{Name: "state-dir", Value: config.Path(&d.stateDir, "DIR"), Help: "check the disk of this directory"})
 	f := cmd.Flags()
 	f.StringSliceVar(&d.topics, "topic", nil, "check this topic, which the application consumes; again for another")
+	o := &operation{cmd: cmd, cluster: func() (cluster.Cluster, error) { return d.cluster.load(os.Environ()) }}
+	completeFlag(cmd, "application", o.applicationNames)
+	completeFlag(cmd, "topic", o.topicNames)
 	addOutput(cmd, &d.output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return d.command(cmd) }
 	return cmd

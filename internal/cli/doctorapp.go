@@ -65,10 +65,10 @@ func (d *doctor) addInputs(ctx context.Context, a *kafka.Admin, all map[string]k
 		return
 	}
 	check := "inputs of " + d.application
-	const name = "name its inputs and outputs with --topic"
+	const mend = "name its inputs, its outputs, and topics of dead letters that have other names, with --topic"
 	groups, err := a.Groups(ctx)
 	if err != nil {
-		d.skip(check, "%v: %s", err, name)
+		d.skip(check, "%v: %s", err, mend)
 		return
 	}
 	var inputs, gone []string
@@ -78,8 +78,8 @@ func (d *doctor) addInputs(ctx context.Context, a *kafka.Admin, all map[string]k
 		}
 		committed, err := a.Committed(ctx, g.Name)
 		if err != nil {
-			d.skip(check, "group %s: %v: %s", g.Name, err, name)
-			return
+			d.skip(check+" by group "+g.Name, "%v: %s", err, mend)
+			continue
 		}
 		for p := range committed {
 			switch _, ok := all[p.Topic]; {
@@ -97,10 +97,10 @@ func (d *doctor) addInputs(ctx context.Context, a *kafka.Admin, all map[string]k
 	slices.Sort(inputs)
 	inputs = slices.Compact(inputs)
 	if len(inputs) == 0 {
-		d.skip(check, "nothing is committed of any that is there: %s", name)
+		d.skip(check, "nothing is committed of any that is there: %s", mend)
 		return
 	}
-	d.ok(check, "%s, by what is committed; its outputs are not known: name them with --topic", strings.Join(inputs, ", "))
+	d.ok(check, "%s, by what is committed; its outputs, and topics of dead letters that have other names, are not known: name them with --topic", strings.Join(inputs, ", "))
 	for _, name := range inputs {
 		if !slices.Contains(d.topics, name) {
 			d.topics = append(d.topics, name)

@@ -23,7 +23,7 @@ const (
 
 func addOutput(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", asTable, "what is printed: table, json or yaml")
-	completeFlag(cmd, "output", cobra.FixedCompletions([]cobra.Completion{asTable, asJSON, asYAML}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", fixed(asTable, asJSON, asYAML))
 }
 
 func checkOutput(cmd *cobra.Command, output string) error {

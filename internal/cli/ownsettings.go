@@ -24,6 +24,7 @@ var brokerNames = []string{"dir", "free-space", "set", "tls-client-ca", "to", "t
 func addOwn(cmd *cobra.Command, table []config.Setting) *ownSettings {
 	s := &ownSettings{cmd: cmd, read: config.AddFlags(cmd.Flags(), table)}
 	cmd.Flags().StringVarP(&s.output, "output", "o", "yaml", "how --print-config prints: yaml or json")
+	completeFlag(cmd, "output", fixed("yaml", "json"))
 	cmd.PreRunE = printing(func() (*config.Loaded, error) { return s.settings(os.Environ()) })
 	return s
 }

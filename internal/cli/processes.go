@@ -54,6 +54,7 @@ func newProcesses(cmd *cobra.Command) *processes {
 	f.StringVar(&p.application, "application", "", "application, whose processes the cluster knows")
 	f.StringVar(&p.consumer, "consumer", "", "and its consumer, where it works on a queue")
 	completeFlag(cmd, "application", p.o.applicationNames)
+	completeFlag(cmd, "consumer", p.o.consumersOf(&p.application))
 	return p
 }
 

@@ -102,7 +102,7 @@ one; --value and --tombstone write one message and read nothing.`,
 	f.Int32Var(&p.partition, "partition", -1, "the partition of every message (default: that of its key)")
 	f.BoolVar(&p.keep, "keep-partitions", false, "each JSON message goes to the partition that it names")
 	f.StringVar(&p.timestamp, "timestamp", "", "the time of every message, such as 2006-01-02T15:04:05Z or now-1h (default: now)")
-	completeFlag(cmd, "input", cobra.FixedCompletions([]cobra.Completion{inputJSON, inputLines, inputWhole}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "input", fixed(inputJSON, inputLines, inputWhole))
 	return cmd
 }
 

@@ -66,8 +66,9 @@ stays as it is. Messages that come again are counted into it again, and those
 that are skipped are missing from it. To begin anew with both, see pawl app reset.
 
 It prints a plan, partition by partition, asks, and refuses while the group has
-members; a dry run prints the plan then, and exits with status 1. With --force it moves an application whose shards run: each is fenced,
-and goes on from the new place with its next start, which is at its next message.`,
+members; a dry run prints the plan then, and exits with status 1. With --force it
+moves an application whose shards run: each is fenced, and goes on from the new
+place with its next start, which is at its next message.`,
 		Example: `  pawl offsets reset --group shop.mailer --to now-1h --dry-run
   pawl offsets reset --application counter --keep-state --to latest
   pawl offsets reset --application counter --keep-state --topic words --partition 3 --to 1700`,
@@ -140,6 +141,7 @@ are.`,
 	}
 	r.add(cmd)
 	cmd.Flags().StringArrayVar(&r.topics, "topic", nil, "SET=TOPIC: what a set consumes of which nothing on the cluster says so any more; again for another")
+	completeFlag(cmd, "topic", cobra.NoFileCompletions)
 	cmd.ValidArgsFunction = oneOf(r.o.applicationNames)
 	return cmd
 }
@@ -149,7 +151,7 @@ func (r *reset) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.to, "to", "", "where to go on: earliest, latest, an offset, or a time such as 2006-01-02T15:04:05Z or now-1h")
 	cmd.Flags().BoolVar(&r.force, "force", false, "also while shards run")
 	r.ok.add(cmd)
-	completeFlag(cmd, "to", cobra.FixedCompletions([]cobra.Completion{"earliest", "latest"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "to", fixed("earliest", "latest"))
 }
 
 // run does the reset.

@@ -47,6 +47,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{flagError(cmd, err), cmd} })
 	root.AddCommand(commands()...)
+	completeSettings(root)
 	return root
 }
 

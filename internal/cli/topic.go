@@ -54,6 +54,8 @@ func newTopicCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create TOPIC...",
 		Short: "Create topics",
+
+		ValidArgsFunction: cobra.NoFileCompletions, // they are new
 		Example: `  pawl topic create orders --partitions 12 --set retention.ms=86400000
   pawl topic create customers --set cleanup.policy=compact --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -236,7 +236,7 @@ func (a *Admin) DeleteTopics(ctx context.Context, names ...string) error {
 	}
 	for _, r := range rs.Sorted() {
 		if r.Err != nil && !isUnknownTopic(r.Err) {
-			return fmt.Errorf("delete topic %s: %w", r.Topic, classed(r.Err))
+			return fmt.Errorf("delete topic %s: %w", r.Topic, classed(said(r.Err, r.ErrMessage)))
 		}
 	}
 	err = a.agree(ctx, func() (bool, error) {
@@ -253,7 +253,10 @@ func (a *Admin) DeleteTopics(ctx context.Context, names ...string) error {
 func (a *Admin) CreatePartitions(ctx context.Context, name string, total int) error {
 	rs, err := a.adm.UpdatePartitions(ctx, total, name)
 	if err == nil {
-		err = rs.Error()
+		var r kadm.CreatePartitionsResponse
+		if r, err = rs.On(name, nil); err == nil {
+			err = said(r.Err, r.ErrMessage)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("give topic %s %d partitions: %w", name, total, classed(err))
