@@ -260,7 +260,7 @@ func TestMovesCutTheFetchOff(t *testing.T) {
 			defer r.Close()
 			var b Batch
 			begun := time.Now()
-			r.Consume(d, 1, 0) // where there is nothing
+			r.Consume(d, 1, 0)      // where there is nothing
 			time.Sleep(time.Second) // virtual time
 			r.StopConsuming(topic.Partition{Topic: d.Name(), Number: 1})
 			for _, at := range []int64{0, 1, 0, 1} {
